@@ -78,13 +78,18 @@ static void write_fingerprint(const Model *target, char out[17]) {
     snprintf(out, 17, "%016" PRIx64, drafter_target_fingerprint(target));
 }
 
-const char *drafter_file_published_method(const Gguf *g) {
+/* Returns the method of that name if it reads files that others publish; NULL: it does not. */
+static const char *find_published(const char *name) {
     static const char *const methods[] = {"eagle3"};
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)
+        if (strcmp(methods[i], name) == 0) return methods[i];
+    return NULL;
+}
+
+const char *drafter_file_published_method(const Gguf *g) {
     char is[NAME_MAX_BYTES];
     get_text(g, "general.architecture", is);
-    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)
-        if (strcmp(methods[i], is) == 0) return methods[i];
-    return NULL;
+    return find_published(is);
 }
 
 static int refuse_method(const Gguf *g, const char *is, const char *method, fr_error *err) {
@@ -99,6 +104,12 @@ static int check_method(const Gguf *g, const char *method, fr_error *err) {
     const char *published = drafter_file_published_method(g);
     if (published) return strcmp(published, method) == 0 ? FR_OK : refuse_method(g, published, method, err);
     get_text(g, "general.architecture", is);
+    if (strcmp(is, DRAFTER_ARCHITECTURE) != 0 && find_published(method))
+        return error_set(
+            err, FR_ERR_MISMATCH,
+            "%s: is not a learned drafter but of architecture '%s'; %s needs a file of the architecture %s, "
+            "or one made by forerun import-drafter %s",
+            gguf_path(g), is, method, method, method);
     if (strcmp(is, DRAFTER_ARCHITECTURE) != 0)
         return error_set(err, FR_ERR_MISMATCH,
                          "%s: is not a learned drafter but of architecture '%s'; %s needs a file "

@@ -407,21 +407,9 @@ static void the_text_is_the_plain_one(void **state) {
 
 /* ---- files that do not fit ------------------------------------------------------------------------------ */
 
-/* Writes the published file with one fault, and expects an error with these words. */
-static void refuse(void (*spoil)(File *f, FileWeights *w), const char *words) {
-    static FileWeights w;
-    File f = files[0];
+/* Expects an error with these words. */
+static void refuse_file(const char *spec, const char *words) {
     fr_error err = {0};
-    w = (FileWeights){.file = &f};
-    learned_rig_begin(&w.rig, "eagle3", target, 5);
-    gguf_writer_free(w.rig.w);
-    w.rig.w = gguf_writer_new();
-    gguf_set_string(w.rig.w, "general.architecture", "eagle3", 6);
-    fill_map(&w);
-    spoil(&f, &w);
-    set_keys(&f, &w.rig);
-    add_tensors(&f, &w);
-    learned_rig_write(&w.rig, BROKEN);
     LearnedReader reader;
     KeptLayers kept = {0};
     learned_rig_open_reader(&reader, target);
@@ -433,9 +421,26 @@ static void refuse(void (*spoil)(File *f, FileWeights *w), const char *words) {
                             .n_ctx = 64,
                             .kept = &kept};
     Drafter *d;
-    assert_int_not_equal(drafter_open(&d, "eagle3:file=" BROKEN, &env, 0, &err), FR_OK);
+    assert_int_not_equal(drafter_open(&d, spec, &env, 0, &err), FR_OK);
     if (!strstr(err.message, words)) fail_msg("'%s' does not contain '%s'", err.message, words);
     learned_rig_close_reader(&reader);
+}
+
+/* Writes the published file with one fault, and expects an error with these words. */
+static void refuse(void (*spoil)(File *f, FileWeights *w), const char *words) {
+    static FileWeights w;
+    File f = files[0];
+    w = (FileWeights){.file = &f};
+    learned_rig_begin(&w.rig, "eagle3", target, 5);
+    gguf_writer_free(w.rig.w);
+    w.rig.w = gguf_writer_new();
+    gguf_set_string(w.rig.w, "general.architecture", "eagle3", 6);
+    fill_map(&w);
+    spoil(&f, &w);
+    set_keys(&f, &w.rig);
+    add_tensors(&f, &w);
+    learned_rig_write(&w.rig, BROKEN);
+    refuse_file("eagle3:file=" BROKEN, words);
     learned_rig_free(&w.rig);
 }
 
@@ -468,6 +473,8 @@ static void files_that_do_not_fit_are_refused(void **state) {
     refuse(spoil_tensor, "another version");
     refuse(spoil_key, "sliding_window");
     refuse(spoil_vocabulary, "2 tokens");
+    refuse_file("eagle3:file=" TARGET, "or one made by forerun import-drafter eagle3");
+    refuse_file("eagle:file=build/eagle3-0.gguf", "use this one as eagle3:file=");
 }
 
 int main(void) {

@@ -20,7 +20,7 @@
  *                                          gives f_2, the distribution of x4
  *
  * Files. A GGUF file of the architecture eagle3, as llama.cpp's converter writes it, is read as it is. A file of
- * `forerun train` or `forerun import-drafter` has the same tensors and keys after a prefix (learned_files.h).
+ * `forerun import-drafter` has the same tensors, and the same keys after a prefix (learned_files.h).
  *
  * The trap. A published list of layers counts either layers that have run, or layers whose output is meant. The second
  * is the same number minus one. A file with the wrong one drafts, but its tokens are accepted far less often; --draft
