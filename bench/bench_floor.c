@@ -10,9 +10,9 @@
  * after the other, in alternating order. Both have fresh engines, so that no drafter has seen these answers before, and
  * no prefix cache. Other prompts are answered first, so that the memory of the engines has been touched. All clients
  * send a prompt at once and wait for their answers, several times in succession, so that a round has about as many
- * tokens as --tokens demands. The time includes the prompts. A cell's ratio is the median over its rounds of (plain time
- * / drafted time). With --cpu times are processor time of this process, which other programs disturb less; use one
- * thread then.
+ * tokens as --tokens demands. The time includes the prompts. A cell's ratio is the median over its rounds of
+ * (plain time / drafted time). With --cpu times are processor time of this process, which other programs disturb less;
+ * use one thread then.
  *
  * Exit status 1: a ratio is below --floor, or a drafter changed a text. */
 #include <forerun.h>
