@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* A process of this test may be root in a container, with fewer cores than ranks. */
@@ -66,6 +67,24 @@ static void processes_of_mpirun_give_the_same_logits(void **state) {
     unlink(path);
 }
 
+/* The program by another name in a folder without the shared object, as mpirun would start it. */
+static void a_missing_library_is_named(void **state) {
+    (void)state;
+    char command[3000], text[6000], folder[600], path[700];
+    snprintf(folder, sizeof folder, "%s/ranks-alone", cli_rig_folder());
+    snprintf(path, sizeof path, "%s/forerun", folder);
+    if (system("/sbin/ldconfig -p | grep -q libforerun-mpi") == 0) skip(); /* forerun is installed here */
+    (void)mkdir(folder, 0777);
+    unlink(path);
+    if (link(program, path) != 0) skip();
+    snprintf(command, sizeof command,
+             "env OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 %s run -m models/target.gguf -p A -n 1 2>&1", path);
+    assert_true(run(command, text, sizeof text) != 0);
+    if (!strstr(text, "install the packages forerun-mpi and openmpi-bin")) fail_msg("%s", text);
+    unlink(path);
+    rmdir(folder);
+}
+
 int main(int argc, char **argv) {
     (void)argc;
     static char path[700];
@@ -74,6 +93,7 @@ int main(int argc, char **argv) {
     program = path;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(processes_of_mpirun_give_the_same_logits),
+        cmocka_unit_test(a_missing_library_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
