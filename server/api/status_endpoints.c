@@ -1,4 +1,5 @@
 /* status_endpoints.c - what the server is and does: GET /health, /v1/models, /props, /slots, /metrics, and the page. */
+#include "base/os.h"
 #include "server/api/openai_format.h"
 #include "server/api/plan.h"
 
@@ -246,28 +247,16 @@ static int show_metrics(ApiCall *call) {
 
 /* ---- the page --------------------------------------------------------------------------------------------
  *
- * GET / is the page for people, embedded from server/page. The assembler reads the files while this one is built, so
- * that they stay what editors and browsers know; it looks for their folder from the root of the project. The page needs
- * no key, because it shows nothing by itself; the endpoints that it asks do. Its policy allows it to load its own files
+ * GET / is the page for people, embedded from server/page, where its files stay what editors and browsers know. The page needs no key, because it shows nothing by itself; the endpoints that it asks do. Its policy allows it to load its own files
  * and to talk to its own server, and nothing else: if text of a model ever became markup, it could neither run nor be
  * sent anywhere. */
 
-/* clang-format off */
-#define EMBED(id, name)                                              \
-    __asm__(".section .rodata\n"                                     \
-            ".local serve_page_" #id "\nserve_page_" #id ":\n"       \
-            ".incbin \"server/page/" name "\"\n"              \
-            ".local serve_page_end_" #id "\nserve_page_end_" #id ":\n" \
-            ".byte 0\n.text\n");                                     \
-    extern const char serve_page_##id[] __attribute__((visibility("hidden"))), \
-        serve_page_end_##id[] __attribute__((visibility("hidden")));
-/* clang-format on */
-EMBED(html, "index.html")
-EMBED(css, "page.css")
-EMBED(js, "page.js")
-EMBED(figures, "figures.js")
-EMBED(markdown, "markdown.js")
-EMBED(answer, "answer.js")
+OS_EMBED(serve_page_html, "server/page/index.html")
+OS_EMBED(serve_page_css, "server/page/page.css")
+OS_EMBED(serve_page_js, "server/page/page.js")
+OS_EMBED(serve_page_figures, "server/page/figures.js")
+OS_EMBED(serve_page_markdown, "server/page/markdown.js")
+OS_EMBED(serve_page_answer, "server/page/answer.js")
 
 static int answer_page(ApiCall *call, const char *begin, const char *end) {
     static const char *const headers[][2] = {
@@ -284,12 +273,12 @@ static int answer_page(ApiCall *call, const char *begin, const char *end) {
     return api_end_reply(call, !buf_append(&call->reply, begin, (size_t)(end - begin)));
 }
 
-static int page(ApiCall *call) { return answer_page(call, serve_page_html, serve_page_end_html); }
-static int page_css(ApiCall *call) { return answer_page(call, serve_page_css, serve_page_end_css); }
-static int page_js(ApiCall *call) { return answer_page(call, serve_page_js, serve_page_end_js); }
-static int page_figures(ApiCall *call) { return answer_page(call, serve_page_figures, serve_page_end_figures); }
-static int page_markdown(ApiCall *call) { return answer_page(call, serve_page_markdown, serve_page_end_markdown); }
-static int page_answer(ApiCall *call) { return answer_page(call, serve_page_answer, serve_page_end_answer); }
+static int page(ApiCall *call) { return answer_page(call, serve_page_html, serve_page_html_end); }
+static int page_css(ApiCall *call) { return answer_page(call, serve_page_css, serve_page_css_end); }
+static int page_js(ApiCall *call) { return answer_page(call, serve_page_js, serve_page_js_end); }
+static int page_figures(ApiCall *call) { return answer_page(call, serve_page_figures, serve_page_figures_end); }
+static int page_markdown(ApiCall *call) { return answer_page(call, serve_page_markdown, serve_page_markdown_end); }
+static int page_answer(ApiCall *call) { return answer_page(call, serve_page_answer, serve_page_answer_end); }
 
 /* ---- the endpoints ------------------------------------------------------------------------------------- */
 

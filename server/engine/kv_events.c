@@ -24,6 +24,7 @@
 #include "server/engine/kv_events.h"
 
 #include "base/hash.h"
+#include "base/os.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -257,7 +258,7 @@ static int load_library(fr_error *err) {
                      {"zmq_recv", &zmq.recv},
                      {"zmq_getsockopt", &zmq.getsockopt},
                      {"zmq_ctx_shutdown", &zmq.ctx_shutdown}};
-    void *library = dlopen("libzmq.so.5", RTLD_NOW | RTLD_LOCAL);
+    void *library = os_library_open("zmq", 5);
     bool is_whole = library != NULL;
     for (size_t i = 0; i < sizeof functions / sizeof *functions && is_whole; i++) {
         void *found = dlsym(library, functions[i].name);
@@ -267,7 +268,7 @@ static int load_library(fr_error *err) {
     if (is_whole) return FR_OK;
     return error_set(err, FR_ERR_UNSUPPORTED,
                      "--kv-events needs libzmq 4, which cannot be loaded (%.200s); install the package libzmq5",
-                     dlerror());
+                     os_library_error());
 }
 
 int kv_events_open(KvEvents **out, const char *endpoint, const char *topic, fr_error *err) {

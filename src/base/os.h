@@ -8,6 +8,7 @@
 #define BASE_OS_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <sys/stat.h>
@@ -40,6 +41,21 @@ bool os_event_open(OsEvent *e); /* false: errno tells why */
 void os_event_close(OsEvent *e);
 void os_event_set(const OsEvent *e);
 bool os_event_take(const OsEvent *e); /* clears the flag, and returns whether it was set */
+
+/* ---- processes and threads that wait for each other ------------------------------------------------------------ */
+
+/* Sleeps while *word is `seen`, until os_word_wake or for most_ms milliseconds; it may also return early. The word may
+ * be in memory that processes share. Systems other than Linux look at the word every fifth of a millisecond. */
+void os_word_wait(const atomic_uint *word, unsigned seen, int most_ms);
+void os_word_wake(atomic_uint *word); /* wakes all sleepers */
+
+/* A condition of pthreads whose waits are measured by a clock that nobody can set. */
+void os_condition_open(pthread_cond_t *condition);
+/* Waits for the condition, at most so many milliseconds. Returns false when they have passed. */
+bool os_condition_wait(pthread_cond_t *condition, pthread_mutex_t *lock, int most_ms);
+
+/* Closes all descriptors from this one on. */
+void os_close_from(int fd);
 
 /* ---- cores ---------------------------------------------------------------------------------------------------- */
 
@@ -78,6 +94,13 @@ bool os_arm_has_i8mm(void);
  * system does not give it. */
 bool os_allow_tiles(void);
 
+/* ---- libraries that are loaded when they are needed ------------------------------------------------------------------ */
+
+/* Loads a library, such as "curl" of version 4. Returns NULL if it cannot be loaded, as in a static program, and then
+ * os_library_error gives the reason. */
+void *os_library_open(const char *name, int version);
+const char *os_library_error(void);
+
 /* ---- the sandbox. Linux only; elsewhere its functions do nothing and return 0 ------------------------------------- */
 
 typedef struct OsSandbox {
@@ -92,5 +115,25 @@ int os_sandbox_allow_reading(const OsSandbox *s, const char *path); /* a file th
 int os_sandbox_enter(OsSandbox *s);
 /* Gives up a sandbox that has been prepared. */
 void os_sandbox_cancel(OsSandbox *s);
+
+/* ---- files in the program ------------------------------------------------------------------------------------------ */
+
+/* Puts the bytes of a file between the constants `name` and name_end, with a zero after them. The assembler reads the
+ * file while the source is built, and looks for it from the root of the project. On macOS the two labels are one atom,
+ * which the linker does not tear apart. */
+#if defined(__APPLE__)
+#define OS_EMBED(name, path) \
+    __asm__(".section __TEXT,__const\n_" #name ":\n.incbin \"" path "\"\n" \
+            ".alt_entry _" #name "_end\n_" #name "_end:\n.byte 0\n.text\n"); \
+    OS_EMBEDDED(name)
+#else
+#define OS_EMBED(name, path) \
+    __asm__(".section .rodata\n.local " #name "\n" #name ":\n.incbin \"" path "\"\n" \
+            ".local " #name "_end\n" #name "_end:\n.byte 0\n.text\n"); \
+    OS_EMBEDDED(name)
+#endif
+#define OS_EMBEDDED(name) \
+    extern const char name[] __attribute__((visibility("hidden"))), name##_end[] __attribute__((visibility("hidde" \
+                                                                                                           "n")));
 
 #endif

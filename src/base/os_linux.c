@@ -3,8 +3,10 @@
 #include "base/os.h"
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -56,6 +58,33 @@ bool os_event_take(const OsEvent *e) {
     uint64_t n;
     return read(e->fd, &n, sizeof n) > 0;
 }
+
+/* ---- processes and threads that wait for each other ------------------------------------------------------------ */
+
+void os_word_wait(const atomic_uint *word, unsigned seen, int most_ms) {
+    const struct timespec most = {.tv_sec = most_ms / 1000, .tv_nsec = most_ms % 1000 * 1000000L};
+    syscall(SYS_futex, word, FUTEX_WAIT, seen, &most, NULL, 0);
+}
+
+void os_word_wake(atomic_uint *word) { syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0); }
+
+void os_condition_open(pthread_cond_t *condition) {
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(condition, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
+bool os_condition_wait(pthread_cond_t *condition, pthread_mutex_t *lock, int most_ms) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += most_ms / 1000, until.tv_nsec += most_ms % 1000 * 1000000L;
+    if (until.tv_nsec >= 1000000000L) until.tv_sec++, until.tv_nsec -= 1000000000L;
+    return pthread_cond_timedwait(condition, lock, &until) == 0;
+}
+
+void os_close_from(int fd) { syscall(SYS_close_range, (unsigned)fd, ~0U, 0); }
 
 /* ---- cores ---------------------------------------------------------------------------------------------------- */
 
@@ -176,5 +205,26 @@ bool os_allow_tiles(void) {
     return false;
 #endif
 }
+
+/* ---- libraries ------------------------------------------------------------------------------------------------ */
+
+#if defined(FORERUN_STATIC)
+
+void *os_library_open(const char *name, int version) {
+    (void)name, (void)version;
+    return NULL;
+}
+const char *os_library_error(void) { return "this program is a static file, which loads no libraries"; }
+
+#else
+
+void *os_library_open(const char *name, int version) {
+    char file[64];
+    snprintf(file, sizeof file, "lib%s.so.%d", name, version);
+    return dlopen(file, RTLD_NOW | RTLD_LOCAL);
+}
+const char *os_library_error(void) { return dlerror(); }
+
+#endif
 
 #endif

@@ -3,6 +3,7 @@
 #if !defined(__linux__)
 #include "base/os.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -82,6 +83,52 @@ bool os_event_take(const OsEvent *e) {
     bool was_set = false;
     while (read(e->fd, bytes, sizeof bytes) > 0) was_set = true;
     return was_set;
+}
+
+/* ---- processes and threads that wait for each other ------------------------------------------------------------ */
+
+void os_word_wait(const atomic_uint *word, unsigned seen, int most_ms) {
+    const struct timespec pause = {.tv_nsec = 200000};
+    for (int i = 0; i < 5 * most_ms && atomic_load(word) == seen; i++) nanosleep(&pause, NULL);
+}
+
+void os_word_wake(atomic_uint *word) { (void)word; }
+
+#if defined(__APPLE__)
+
+void os_condition_open(pthread_cond_t *condition) { pthread_cond_init(condition, NULL); }
+
+bool os_condition_wait(pthread_cond_t *condition, pthread_mutex_t *lock, int most_ms) {
+    const struct timespec most = {.tv_sec = most_ms / 1000, .tv_nsec = most_ms % 1000 * 1000000L};
+    return pthread_cond_timedwait_relative_np(condition, lock, &most) == 0;
+}
+
+#else
+
+void os_condition_open(pthread_cond_t *condition) {
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(condition, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
+bool os_condition_wait(pthread_cond_t *condition, pthread_mutex_t *lock, int most_ms) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += most_ms / 1000, until.tv_nsec += most_ms % 1000 * 1000000L;
+    if (until.tv_nsec >= 1000000000L) until.tv_sec++, until.tv_nsec -= 1000000000L;
+    return pthread_cond_timedwait(condition, lock, &until) == 0;
+}
+
+#endif
+
+void os_close_from(int fd) {
+#if defined(__FreeBSD__)
+    closefrom(fd);
+#else
+    for (int i = fd; i < getdtablesize(); i++) close(i);
+#endif
 }
 
 /* ---- numbers of the system ------------------------------------------------------------------------------------ */
@@ -184,5 +231,32 @@ bool os_arm_has_i8mm(void) { return false; }
 #endif
 
 bool os_allow_tiles(void) { return false; }
+
+/* ---- libraries ------------------------------------------------------------------------------------------------ */
+
+#if defined(FORERUN_STATIC)
+
+void *os_library_open(const char *name, int version) {
+    (void)name, (void)version;
+    return NULL;
+}
+const char *os_library_error(void) { return "this program is a static file, which loads no libraries"; }
+
+#else
+
+#if defined(__APPLE__)
+#define LIBRARY_FILE "lib%s.%d.dylib"
+#else
+#define LIBRARY_FILE "lib%s.so.%d"
+#endif
+
+void *os_library_open(const char *name, int version) {
+    char file[64];
+    snprintf(file, sizeof file, LIBRARY_FILE, name, version);
+    return dlopen(file, RTLD_NOW | RTLD_LOCAL);
+}
+const char *os_library_error(void) { return dlerror(); }
+
+#endif
 
 #endif

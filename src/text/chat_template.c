@@ -4,6 +4,7 @@
  *
  * Messages and tools are data, so that a special token that is spelled in them stays text. The spellings of the
  * model's special tokens are the template's own. */
+#include "base/os.h"
 #include "text/chat.h"
 
 #include <stdio.h>
@@ -242,19 +243,10 @@ int chat_template_apply(const ChatTemplate *t, const Tokenizer *tokenizer, const
     X(vicuna, "vicuna") \
     X(zephyr, "zephyr")
 
-/* clang-format off */
-#define EMBED(id, name)                                                  \
-    __asm__(".section .rodata\n"                                         \
-            ".local named_template_" #id "\nnamed_template_" #id ":\n"   \
-            ".incbin \"src/text/templates/" name ".jinja\"\n"            \
-            ".local named_template_end_" #id "\nnamed_template_end_" #id ":\n" \
-            ".byte 0\n.text\n");                                         \
-    extern const char named_template_##id[] __attribute__((visibility("hidden"))), \
-        named_template_end_##id[] __attribute__((visibility("hidden")));
-/* clang-format on */
+#define EMBED(id, name) OS_EMBED(named_template_##id, "src/text/templates/" name ".jinja")
 TEMPLATES(EMBED)
 
-#define ROW(id, name) {name, named_template_##id, named_template_end_##id},
+#define ROW(id, name) {name, named_template_##id, named_template_##id##_end},
 static const struct { const char *name, *begin, *end; } templates[] = {TEMPLATES(ROW)};
 
 const char *named_template(const char *name, size_t *n) {
