@@ -516,9 +516,25 @@ DEB_TREE := build/deb/forerun-$(VERSION)
 deb:
 	rm -rf build/deb && mkdir -p $(DEB_TREE)
 	git archive HEAD . ':(exclude)debian' | tar -x -C $(DEB_TREE)
-	tar -C build/deb --sort=name --owner=0 --group=0 -cJf build/deb/forerun_$(VERSION).orig.tar.xz forerun-$(VERSION)
+	tar -C build/deb --sort=name --owner=0 --group=0 --mtime="@$$(git log -1 --format=%ct)" -cJf build/deb/forerun_$(VERSION).orig.tar.xz forerun-$(VERSION)
 	cp -r debian $(DEB_TREE)
 	cd $(DEB_TREE) && dpkg-buildpackage -us -uc
+
+# What a release consists of, in build/dist (docs/PACKAGES.md). It is made of the last commit; the programs have no debug information,
+# which would name the folder that they were built in. dist-files collects what has been built already.
+DIST_URL ?= https://example.org/forerun
+.PHONY: dist dist-files dist-check
+dist-files:
+	@packaging/dist.sh $(VERSION) build/dist $(DIST_URL)
+dist:
+	@$(MAKE) --no-print-directory -s static CFLAGS=-O2
+	@DEB_BUILD_OPTIONS="$${DEB_BUILD_OPTIONS:-nocheck}" $(MAKE) --no-print-directory -s deb >build/deb.log 2>&1 || { tail build/deb.log; exit 1; }
+	@$(MAKE) --no-print-directory -s dist-files
+# Builds everything twice and compares the bytes.
+dist-check:
+	@for i in 1 2; do rm -rf build/static-* build/deb && $(MAKE) --no-print-directory -s dist && cp build/dist/SHA256SUMS build/dist-sums-$$i \
+	  || exit 1; done
+	@cmp build/dist-sums-1 build/dist-sums-2 && echo "dist: built twice, equal bytes"
 
 help:
 	@printf '%s\n' \
@@ -543,6 +559,7 @@ help:
 	  'make install     into PREFIX=/usr/local (DESTDIR is honoured), with the modules for Python and Node;' \
   '                 uninstall removes it' \
 	  'make deb         build the Debian packages, in build/deb' \
+	  'make dist        build what a release consists of, in build/dist; dist-check does so twice and compares the bytes' \
 	  'make deps        install the Debian packages that are missing; deps-dev also those for developers' \
 	  'make clean       remove build/'
 

@@ -1,6 +1,7 @@
 /* test_packages.c - the basis of packages: `make install` and `make uninstall`, the same version everywhere, and the
  * same dependencies in debian/control as in the Makefile. */
 #include "cli_rig.h"
+#include "forerun.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +28,8 @@ static void one_version_everywhere(void **state) {
     const char *line = strstr(read_file("Makefile"), "\nVERSION := ");
     assert_non_null(line);
     assert_int_equal(sscanf(line, "\nVERSION := %31s", version), 1);
+    snprintf(wanted, sizeof wanted, "%d.%d.%d", FR_VERSION_MAJOR, FR_VERSION_MINOR, FR_VERSION_PATCH);
+    assert_string_equal(wanted, version);
     static const struct {
         const char *path, *format;
     } places[] = {{"debian/changelog", "forerun (%s-"},
