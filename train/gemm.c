@@ -17,6 +17,10 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#ifndef MAP_NORESERVE /* FreeBSD has no such flag */
+#define MAP_NORESERVE 0
+#endif
+
 /* The address space that OpenBLAS takes: the library with those that it needs, and a buffer for each thread that
  * multiplies. */
 static const size_t LIBRARY_BYTES = (size_t)64 << 20, BUFFER_BYTES = (size_t)128 << 20;
