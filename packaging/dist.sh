@@ -37,8 +37,7 @@ for arch in x86_64 aarch64; do
     binary=$name-linux-$arch
     mkdir -p "$out.tree/$binary/man"
     $strip -o "$out.tree/$binary/forerun" "$program"
-    cp README.md LICENSE CHANGELOG.md "$out.tree/$binary"
-    cp man/forerun.1 "$out.tree/$binary/man"
+    for file in README.md LICENSE CHANGELOG.md man/forerun.1; do cp "$out.tree/$name/$file" "$out.tree/$binary/$file"; done
     pack "$out.tree" "$binary"
 done
 
