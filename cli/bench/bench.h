@@ -152,9 +152,9 @@ typedef struct BenchTuning {
 
 typedef struct BenchReport {
     const BenchRig *rig;
-    const char *command; /* the words of the command line */
-    char model_hash[20]; /* a fingerprint of the model's tensors */
-    const char *path;    /* the file of questions */
+    const char *command;      /* the words of the command line */
+    char model_hash[20];      /* a fingerprint of the model's tensors */
+    const char *path;         /* the file of questions */
     const char *warm_up_path; /* NULL: none */
     int n_runs_wanted, n_left_out;
     BenchTuning tuning;

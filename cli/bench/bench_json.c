@@ -2,7 +2,7 @@
 #include "cli/bench/bench.h"
 #include "cli/json_memory.h"
 
-#include "base/system.h"
+#include "base/os.h"
 #include "base/threads.h"
 #include "draft/drafter.h"
 
@@ -112,8 +112,8 @@ static json_t *settings_json(const BenchReport *r) {
                                  "repeat_penalty", (double)s->repeat_penalty, "frequency_penalty",
                                  (double)s->frequency_penalty, "presence_penalty", (double)s->presence_penalty,
                                  "penalty_last_n", s->penalty_last_n, "seed", (json_int_t)s->seed);
-    char cpu[MACHINE_NAME_BYTES];
-    machine_cpu_name(cpu);
+    char cpu[128];
+    os_cpu_name(cpu, sizeof cpu);
     return json_pack("{s:s, s:s, s:o, s:o, s:s, s:o, s:o, s:s, s:i, s:o, s:s, s:I, s:o, s:s, s:i, s:i, s:i}", "version",
                      fr_version(), "commit", bench_commit(), "cpu", json_string_or_null(cpu), "command",
                      json_string_or_null(r->command), "model_hash", r->model_hash, "model",

@@ -7,7 +7,7 @@
  *
  * A report states what was measured, and how, before the numbers, and says in words where a method is slower than plain
  * decoding. */
-#include "base/system.h"
+#include "base/os.h"
 #include "base/threads.h"
 #include "cli/bench/bench.h"
 #include "cli/plot.h"
@@ -117,8 +117,8 @@ static void print_head(const BenchReport *r) {
     fr_model_info info = {.struct_size = sizeof info};
     fr_model_get_info(r->rig->model, &info);
     SafeText safe;
-    char cpu[MACHINE_NAME_BYTES];
-    machine_cpu_name(cpu);
+    char cpu[128];
+    os_cpu_name(cpu, sizeof cpu);
     printf("forerun %s, commit %s; %s\n", fr_version(), bench_commit(), safe_text(&safe, cpu));
     printf("%s (%s, hash %s), kernels %s, %d threads\n", safe_text(&safe, info.name), info.architecture, r->model_hash,
            info.kernels, a->engine.n_threads ? a->engine.n_threads : threads_n_physical_cores());
