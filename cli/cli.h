@@ -81,7 +81,7 @@ int perf_figures(const CliModel *m, double seconds, bool json, fr_error *err);
 /* Rows of options that several commands have: S is the struct, and further members of the row may follow the field. */
 #define CLI_ROW_THREADS(S, field, ...) \
     { \
-        .key = "threads", .letter = 't', OPT_INT(S, field, 1, THREADS_MAX), .default_help = "all cores", \
+        .key = "threads", .letter = 't', OPT_INT(S, field, 1, THREADS_MAX), .default_help = "one per core", \
         .help = "number of threads", __VA_ARGS__ \
     }
 #define CLI_ROW_PIN(S, field) \

@@ -1,6 +1,6 @@
 #!/bin/sh
 # dist.sh VERSION FOLDER URL - writes what a release consists of into FOLDER, from the last commit and from the static programs and Debian
-# packages that have been built. `make dist` calls it in the root of a checkout. The same commit gives the same bytes: no file has a time,
+# packages that have been built. `make dist` calls it in the root of a checkout. The same commit is to give the same bytes: no file has a time,
 # an owner or an order of its own. Parts that have not been built are left out, with a sentence.
 set -eu
 version=$1

@@ -187,7 +187,7 @@ const Option train_args_options[] = {
     {.key = "threads",
      .letter = 't',
      OPT_INT(TrainArgs, n_threads, 1, THREADS_MAX),
-     .default_help = "all cores",
+     .default_help = "one per core",
      .help = "number of threads"},
     {.key = "idle",
      OPT_FLAG(TrainArgs, is_idle),

@@ -399,7 +399,7 @@ class Model {
     #model = null; #engine = null; #last = Promise.resolve(); #drafts = new Set(); #chatTemplate = null;
 
     /* Options: draft (opened at once, so that the first generation need not wait), nCtx (0: the model's, at most 4096),
-     * threads (0: all cores), requests (streams that may be open at once), kv ('f16', 'f32', 'q8'), activations ('q16',
+     * threads (0: one per core), requests (streams that may be open at once), kv ('f16', 'f32', 'q8'), activations ('q16',
      * 'q8'), backend, chatTemplate (a built-in format, or the text of a template). */
     static async open(path, o = {}) {
         const self = new Model(), out = [null], threads = integer('threads', o.threads ?? 0, 'int');

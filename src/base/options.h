@@ -83,7 +83,7 @@ typedef struct Option {
     const char *word;          /* OPT_INT: a word that is accepted too, such as "auto" */
     int64_t word_value;        /* ... and the integer that it means */
     const char *default_value; /* as the user would write it; NULL: the field stays as the caller left it */
-    const char *default_help;  /* how --help describes the default where default_value cannot ("all cores") */
+    const char *default_help;  /* how --help describes the default where default_value cannot ("one per core") */
     const char *required; /* what an error calls missing, as in "missing output file: pass -o FILE"; NULL: optional */
     bool is_basic;        /* also in the short --help, which has the options with a letter and the required ones */
     const char *implied;  /* the value of --key without =VALUE (the value is then never a word of its own) */

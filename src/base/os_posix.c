@@ -1,5 +1,5 @@
-/* os_posix.c - os.h for macOS, FreeBSD, and systems that have POSIX and nothing else that is used here. It compiles for
- * macOS and FreeBSD (make cross-systems) and has not been run there. */
+/* os_posix.c - os.h for macOS, FreeBSD, and systems that have POSIX and nothing else that is used here. `make
+ * cross-systems` compiles it for macOS and FreeBSD; it has not been run there. */
 #if !defined(__linux__)
 #include "base/os.h"
 

@@ -15,7 +15,7 @@
 /* Replaces each 0 in the options by its default, and refuses values out of range. */
 static int complete_options(const fr_model *model, fr_engine_options *o, fr_error *err) {
     if (o->n_threads < 0 || o->n_threads > THREADS_MAX)
-        return error_set(err, FR_ERR_ARGUMENT, "n_threads is %d; it must be 0 (all cores) to %d", o->n_threads,
+        return error_set(err, FR_ERR_ARGUMENT, "n_threads is %d; it must be 0 (one per core) to %d", o->n_threads,
                          THREADS_MAX);
     if (o->n_ctx < 0 || o->kv_page_size < 0 || o->max_requests < 0 || o->prefill_chunk < 0 || o->n_ctx > 1 << 24 ||
         o->kv_page_size > 4096 || o->max_requests > 4096 || o->max_queued < 0 || o->max_queued > 1 << 20)

@@ -115,7 +115,7 @@ static int load(fr_model *m, const char *path, const fr_model_options *o, Progre
                               .progress = o->progress ? call_progress : NULL,
                               .progress_user = progress};
     if (o->n_threads < 0)
-        return error_set(err, FR_ERR_ARGUMENT, "n_threads is %d; it must be 0 (all cores) to %d", o->n_threads,
+        return error_set(err, FR_ERR_ARGUMENT, "n_threads is %d; it must be 0 (one per core) to %d", o->n_threads,
                          THREADS_MAX);
     int status = backend_find(o->backend, &backend, err);
     if (status) return status;
