@@ -171,13 +171,13 @@ $(BUILD)/train/%_amx.o $(BUILD)/tidy/train/%_amx.ok: ISA := $(if $(X86),$(AVX512
 $(BUILD)/tests/%.o: ALL_CFLAGS += -Itests/support
 
 # The report of `forerun bench` names the commit. The header changes only when the commit does.
-build/commit.h: FORCE
+$(BUILD)/commit.h: FORCE
 	@mkdir -p $(@D)
 	@printf '#define FORERUN_COMMIT "%s"\n' "$$(git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null || echo unknown)" > $@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 .PHONY: FORCE
-$(BUILD)/cli/bench/bench_report.o: build/commit.h
-$(BUILD)/cli/bench/bench_report.o: ALL_CFLAGS += -include build/commit.h
+$(BUILD)/cli/bench/bench_report.o: $(BUILD)/commit.h
+$(BUILD)/cli/bench/bench_report.o: ALL_CFLAGS += -include $(BUILD)/commit.h
 
 $(BUILD)/src/text/named_templates.o: $(wildcard src/text/templates/*.jinja)
 $(BUILD)/server/api/status_endpoints.o: $(wildcard server/page/*)

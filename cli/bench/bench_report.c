@@ -255,9 +255,8 @@ static void print_identical(const BenchResults *r) {
         bench_row(r, -1, m, &row);
         if (m == 1) printf("\n");
         if (r->wall_s) printf("batch of %d: ", r->n_parallel);
-        printf("%.1f %% of the texts (%d of %d) with %s are plain decoding's\n",
-               100.0 * row.n_same / (row.n_answers ? row.n_answers : 1), row.n_same, row.n_answers,
-               safe_text(&safe, r->methods[m].name));
+        printf("%s\n  %.1f %% of the texts (%d of %d) are plain decoding's\n", safe_text(&safe, r->methods[m].name),
+               100.0 * row.n_same / (row.n_answers ? row.n_answers : 1), row.n_same, row.n_answers);
     }
 }
 

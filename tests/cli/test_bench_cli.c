@@ -234,7 +234,7 @@ static void table_names_methods_and_verdicts(void **state) {
                                          "  ngram-trie ",
                                          "  tuned chain pld:length=",
                                          "identical",
-                                         "100.0 % of the texts (2 of 2) with ngram-trie are plain decoding's",
+                                         "100.0 % of the texts (2 of 2) are plain decoding's",
                                          "  sums ",
                                          "commit ",
                                          "--temp 0.8 --seed 4",
