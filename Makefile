@@ -205,7 +205,8 @@ $(BUILD)/$(SOLIB): $(LIB_OBJS)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(SHARED) $(MODE_FLAGS) $(HARDEN) $(HARDEN_LDFLAGS) -pthread $^ $(LIB_LDLIBS) -o $@
 MPI_OBJS := $(call obj,$(wildcard src/compute/ranks/mpi/*.c))
-$(MPI_OBJS) $(patsubst $(BUILD)/%.o,$(BUILD)/tidy/%.ok,$(MPI_OBJS)): LIB_CFLAGS += $(call system_headers,ompi-c)
+$(MPI_OBJS): LIB_CFLAGS += $(call system_headers,ompi-c)
+$(patsubst $(BUILD)/%.o,$(BUILD)/tidy/%.ok,$(MPI_OBJS)): TOP_CFLAGS += $(call system_headers,ompi-c)
 $(BUILD)/libforerun-mpi.so: $(MPI_OBJS)
 	$(call say,LD,$@)
 	$(Q)$(CC) -shared $(MODE_FLAGS) $(HARDEN) $(HARDEN_LDFLAGS) -pthread -Wl,-soname,libforerun-mpi.so.0 $^ \

@@ -14,8 +14,10 @@
 
 /* Returns the value of the first variable that is set, or `otherwise`. */
 static int number_of(const char *const *variables, int otherwise) {
-    for (; *variables; variables++)
-        if (getenv(*variables)) return atoi(getenv(*variables));
+    for (; *variables; variables++) {
+        const char *value = getenv(*variables);
+        if (value) return atoi(value);
+    }
     return otherwise;
 }
 

@@ -86,9 +86,16 @@ static char *copy_name(const Gguf *g) {
     return strndup(name.data, name.n);
 }
 
+/* What rank 0 was asked to open. */
+typedef struct SharedOptions {
+    int32_t n_threads;
+    char path[4096], packed_file[4096], backend[64], kernels[64], activations[64]; /* "": NULL */
+} SharedOptions;
+
 /* The caller's function, which runs in the caller's floating-point environment. */
 typedef struct Progress {
     fr_model_options options;
+    SharedOptions shared; /* the texts that the options of a later rank point to */
     FpEnv caller_env;
 } Progress;
 
@@ -154,12 +161,6 @@ static int start_ranks(fr_model *m, const fr_model_options *o, fr_error *err) {
 static bool is_over_mpi(const Ranks *r) { return r && comm_transport(r->comm)->is_own_process; }
 static bool is_later_rank(const Ranks *r) { return r && comm_rank(r->comm) > 0; }
 
-/* What rank 0 was asked to open. */
-typedef struct SharedOptions {
-    int32_t n_threads;
-    char path[4096], packed_file[4096], backend[64], kernels[64], activations[64]; /* "": NULL */
-} SharedOptions;
-
 static bool copy_text(char *to, size_t size, const char *text) {
     return !text || (size_t)snprintf(to, size, "%s", text) < size;
 }
@@ -189,10 +190,10 @@ static int share_options(const Ranks *r, SharedOptions *shared, const char **pat
  * from here. */
 static int load_in_ranks(fr_model *m, const char *path, Progress *progress, fr_error *err) {
     fr_error why = {.code = FR_OK};
-    SharedOptions shared;
     bool is_first = !is_later_rank(m->ranks);
     if (!is_first) progress->options.progress = NULL;
-    int status = is_over_mpi(m->ranks) ? share_options(m->ranks, &shared, &path, &progress->options, &why) : FR_OK;
+    int status = is_over_mpi(m->ranks) ? share_options(m->ranks, &progress->shared, &path, &progress->options, &why)
+                                       : FR_OK;
     progress->caller_env = fp_env_enter();
     if (!status) status = load(m, path, &progress->options, progress, &why);
     if (!is_first) status = ranks_work_to_the_end(m->ranks, status ? why.message : NULL, &why);

@@ -280,7 +280,7 @@ enum { N_BATCHES = 3, BATCH = 8 };
 /* Returns the time of a gather of so many bytes from each rank: the mean of a batch, because a rank that is late finds
  * the parts of the others; and the shortest of some batches. */
 static double time_gather(Comm *c, char *memory, size_t bytes) {
-    CommPart parts[COMM_MAX_RANKS];
+    CommPart parts[COMM_MAX_RANKS] = {{0}};
     double shortest_s = 0;
     for (int i = 0; i < c->transport->n_ranks; i++) parts[i] = (CommPart){1, bytes};
     for (int k = 0; k < N_BATCHES; k++) {

@@ -57,7 +57,7 @@ static char *outcome_of(const void *outcomes, int rank, int64_t i) {
 
 int ranks_agree(Ranks *r, int status, fr_error *err) {
     Outcome all[COMM_MAX_RANKS], *p = all;
-    CommPart parts[COMM_MAX_RANKS];
+    CommPart parts[COMM_MAX_RANKS] = {{0}};
     int own = comm_rank(r->comm), n = comm_size(r->comm), ended;
     all[own] = (Outcome){.status = status};
     if (status && err) memcpy(all[own].message, err->message, sizeof err->message);

@@ -124,6 +124,7 @@ int ranks_compare(Ranks *r, Weights *w, int status, uint64_t fingerprint, fr_err
     if (!status && first.fingerprint) status = compare(&own, &first, &why);
     status = ranks_agree(r, status, &why);
     if (status) return error_set(err, status, "%s", why.message);
+    fr_assert(w);
     CommPrice price = comm_measure(r->comm);
     w->exchange_s = price.latency_s, w->exchange_bytes_per_s = price.bytes_per_s;
     r->weights = w;
