@@ -186,7 +186,8 @@ static int32_t find_longest(fr_engine *e, const fr_request *r, int32_t *n, int32
                               executor_sequence_length(e->executor, s->sequence), most);
         if (usable > *n) *n = usable, found = s->sequence;
     }
-    for (CachedPrefix *c = e->prefixes.entries; c < e->prefixes.entries + e->prefixes.n; c++) {
+    for (int i = 0; i < e->prefixes.n; i++) {
+        CachedPrefix *c = &e->prefixes.entries[i];
         usable = count_usable(r, c->sequence, c->tokens, c->n_known, c->n_tokens, most);
         if (usable > *n) *n = usable, found = c->sequence, used = c;
     }
@@ -197,7 +198,8 @@ static int32_t find_longest(fr_engine *e, const fr_request *r, int32_t *n, int32
 int32_t prefix_cache_usable(const fr_request *r) {
     const fr_engine *e = r->engine;
     int32_t longest = 0, most = 0;
-    for (const CachedPrefix *c = e->prefixes.entries; c < e->prefixes.entries + e->prefixes.n; c++) {
+    for (int i = 0; i < e->prefixes.n; i++) {
+        const CachedPrefix *c = &e->prefixes.entries[i];
         int32_t n = count_usable(r, c->sequence, c->tokens, c->n_known, c->n_tokens, &most);
         if (n > longest) longest = n;
     }
