@@ -28,7 +28,7 @@ static const char *const specs[] = {"sps" M,
                                     "spectr" M,
                                     "specinfer:models=" DRAFT "+" DRAFT ",length=3,coupled=0",
                                     "specinfer:models=" DRAFT ",branch=2-1-3",
-                                    "rsd-s:model=" OTHER};
+                                    ("rsd-s:model=" OTHER)};
 enum { N_SPECS = sizeof specs / sizeof *specs };
 
 /* ---- the trees ----------------------------------------------------------------------------------- */
