@@ -398,11 +398,11 @@ DIVSUFSORT := build/divsufsort/libdivsufsort-2.0.1
 SOURCE_APT  = apt-get -qq -o Dir::Etc::SourceList=$(CURDIR)/build/divsufsort/sources.list -o Dir::Etc::SourceParts=/dev/null \
               -o Dir::State::Lists=$(CURDIR)/build/divsufsort/lists -o Dir::Cache=$(CURDIR)/build/divsufsort/cache \
               -o APT::Sandbox::User=root
-DEBIAN_SUITE ?= bookworm
 .PHONY: static check-static
 $(DIVSUFSORT)/done:
 	@rm -rf build/divsufsort && mkdir -p build/divsufsort/lists/partial build/divsufsort/cache/archives/partial
-	@echo "deb-src http://deb.debian.org/debian $(DEBIAN_SUITE) main" > build/divsufsort/sources.list
+	@apt-get indextargets --format 'deb-src $$(REPO_URI) $$(RELEASE) $$(COMPONENT)' 'Created-By: Packages' | grep ' main$$' | sort -u \
+	  > build/divsufsort/sources.list
 	@cd build/divsufsort && $(SOURCE_APT) update && $(SOURCE_APT) source --download-only libdivsufsort
 	@tar -C build/divsufsort -xf build/divsufsort/libdivsufsort_2.0.1.orig.tar.bz2 && touch $@
 DIVSUFSORTS := $(BUILD)/libdivsufsort.a $(BUILD)/libdivsufsort64.a

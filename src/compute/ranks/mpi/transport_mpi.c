@@ -263,7 +263,7 @@ static int start_mpi(bool *is_ours, fr_error *err) {
     MPI_Finalized(&has_run);
     if (is_open || has_run) return refuse(err, FR_ERR_UNSUPPORTED, "ranks over MPI can divide only one model");
     *is_ours = !is_running;
-    /* Where there are more ranks than cores, polls pause here and not within MPI, which would keep the lock. */
+    /* If there are more ranks than cores, polls pause here and not within MPI, which would keep the lock. */
     setenv("OMPI_MCA_mpi_yield_when_idle", "0", 0);
     if (is_running) MPI_Query_thread(&level);
     else if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level) != MPI_SUCCESS)
