@@ -10,6 +10,7 @@
 #include "compute/ranks/comm.h"
 
 #include "base/mem.h"
+#include "base/os.h"
 #include "base/system.h"
 #include "base/threads.h"
 
@@ -66,12 +67,8 @@ int comm_check(const Comm *c, fr_error *err) {
 
 /* Waits for a tick. Returns false if the rank closes. */
 static bool wait_for_tick(Comm *c) {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += TICK_MS * 1000000L;
-    if (until.tv_nsec >= 1000000000L) until.tv_sec++, until.tv_nsec -= 1000000000L;
     pthread_mutex_lock(&c->lock);
-    while (!c->is_closing && pthread_cond_timedwait(&c->closing, &c->lock, &until) == 0) {}
+    while (!c->is_closing && os_condition_wait(&c->closing, &c->lock, TICK_MS)) {}
     bool goes_on = !c->is_closing;
     pthread_mutex_unlock(&c->lock);
     return goes_on;
@@ -112,11 +109,7 @@ static int open_over(Comm **out, Transport *t, fr_error *err) {
     }
     c->transport = t;
     c->network = network_of_environment();
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&c->closing, &attr);
-    pthread_condattr_destroy(&attr);
+    os_condition_open(&c->closing);
     pthread_mutex_init(&c->lock, NULL);
     c->has_watcher = pthread_create(&c->watcher, NULL, watch, c) == 0;
     if (!c->has_watcher) {

@@ -6,6 +6,7 @@
  * including rank 0, uses cores of its own from then on, so that its weights are in the memory of its NUMA node. */
 #include "compute/ranks/ranks.h"
 
+#include "base/os.h"
 #include "base/threads.h"
 
 #include <errno.h>
@@ -13,7 +14,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -43,7 +43,7 @@ int ranks_join_mpi(Ranks **out, fr_error *err) {
 static void leave_parent(void) {
     int null = open("/dev/null", O_RDWR);
     if (null >= 0) dup2(null, STDIN_FILENO), dup2(null, STDOUT_FILENO);
-    syscall(SYS_close_range, STDERR_FILENO + 1, ~0U, 0);
+    os_close_from(STDERR_FILENO + 1);
     signal(SIGINT, SIG_IGN);
     signal(SIGTERM, SIG_DFL);
     signal(SIGHUP, SIG_DFL);

@@ -12,14 +12,13 @@
 #include "compute/ranks/comm.h"
 
 #include "base/mem.h"
+#include "base/os.h"
 #include "base/threads.h"
 
-#include <linux/futex.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sched.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -74,7 +73,7 @@ static char *buffer_of(const MemoryTransport *t, int rank) {
 
 /* ---- exchanges -------------------------------------------------------------------------------------------- */
 
-static void wake(Slot *s) { syscall(SYS_futex, &s->published, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0); }
+static void wake(Slot *s) { os_word_wake(&s->published); }
 
 static bool has_published(const Slot *s, unsigned n) { return (int)(atomic_load(&s->published) - n) >= 0; }
 
@@ -83,13 +82,12 @@ static bool has_ended(const CommMemory *m) { return atomic_load(&m->end.state) !
 /* Returns false if the rank has left and will not publish exchange n. */
 static bool sleep_until_published(CommMemory *m, int rank, unsigned n) {
     Slot *s = &m->slots[rank];
-    const struct timespec most = {.tv_nsec = SLEEP_MS * 1000000L};
     bool comes = true;
     atomic_fetch_add(&s->n_sleepers, 1);
     while (comes && !has_published(s, n) && !has_ended(m)) {
         unsigned seen = atomic_load(&s->published);
         if (atomic_load(&s->has_left) && !has_published(s, n)) comes = false;
-        else if ((int)(seen - n) < 0) syscall(SYS_futex, &s->published, FUTEX_WAIT, seen, &most, NULL, 0);
+        else if ((int)(seen - n) < 0) os_word_wait(&s->published, seen, SLEEP_MS);
     }
     atomic_fetch_sub(&s->n_sleepers, 1);
     return comes;
