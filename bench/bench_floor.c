@@ -238,7 +238,7 @@ int main(int argc, char **argv) {
         {"answers", 'a', "LIST", 0, "tokens of an answer (8,16,64,512)", 0},
         {"clients", 'c', "LIST", 0, "clients at once (1,4,16,32)", 0},
         {"rounds", 'r', "N", 0, "rounds of a cell (9)", 0},
-        {"threads", 't', "N", 0, "threads (all cores)", 0},
+        {"threads", 't', "N", 0, "threads (one per physical core)", 0},
         {"tokens", 'n', "N", 0, "tokens of a round, about (4096)", 0},
         {"prompt", 'p', "N", 0, "prompts are cut to N tokens (256)", 0},
         {"temp", 'T', "X", 0, "temperature (0)", 0},
