@@ -77,6 +77,11 @@ static void npm_ai(void **state) {
     run_script("check_ai.mjs", "@ai-sdk/openai-compatible", true);
 }
 
+static void npm_llamaindex(void **state) {
+    (void)state;
+    run_script("check_llamaindex.mjs", "@llamaindex/ollama", false);
+}
+
 static void npm_langchain(void **state) {
     (void)state;
     run_script("check_langchain.mjs", "@langchain/openai", true);
@@ -177,6 +182,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(npm_ai),
         cmocka_unit_test(npm_clients_with_tools),
         cmocka_unit_test(npm_langchain),
+        cmocka_unit_test(npm_llamaindex),
         cmocka_unit_test(wrk_gets_an_answer_to_each_request),
         cmocka_unit_test(curl_over_tls),
         cmocka_unit_test(promtool_accepts_the_metrics),
