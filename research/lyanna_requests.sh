@@ -14,21 +14,21 @@
 #
 # Environment: FORERUN (build/forerun), TARGET (models/target.gguf), DRAFTERS (models, a folder), OUT (build/requests),
 # PROMPTS (bench/prompts/questions.jsonl, at least 16), WARM_UP (the questions whose answers lookahead-trie has
-# seen; bench/prompts/study.jsonl). Needs jq and gnuplot.
+# seen; bench/prompts/study.jsonl), BENCH (more options of `forerun bench`, such as --raw). Needs jq and gnuplot.
 set -euo pipefail
 : "${FORERUN:=build/forerun}" "${TARGET:=models/target.gguf}" "${DRAFTERS:=models}" "${OUT:=build/requests}"
-: "${PROMPTS:=bench/prompts/questions.jsonl}" "${WARM_UP:=bench/prompts/study.jsonl}"
+: "${PROMPTS:=bench/prompts/questions.jsonl}" "${WARM_UP:=bench/prompts/study.jsonl}" "${BENCH:=}"
 REQUESTS=1,2,4,8,16
 mkdir -p "$OUT"
 
 compare() { # NAME TARGET TOKENS BUDGET DEPTH EAGLE LYANNA
-  "$FORERUN" bench -m "$2" "$PROMPTS" -n "$3" --ignore-eos --runs 1 --chain none --parallel $REQUESTS --tree-budget "$4" \
+  "$FORERUN" bench -m "$2" "$PROMPTS" -n "$3" $BENCH --ignore-eos --runs 1 --chain none --parallel $REQUESTS --tree-budget "$4" \
     --json "$OUT/$1-$4-$5.json" --draft "sps:model=$DRAFTERS/draft.gguf,length=$5" --draft ngram-trie \
     --draft "eagle:file=$6,top=4,depth=$5" --draft "lyanna:file=$7,depth=$5"
 }
 
 stage_paper() {
-  "$FORERUN" bench -m "$TARGET" "$PROMPTS" -n 64 --ignore-eos --runs 1 --chain none --parallel $REQUESTS --tree-budget 12 \
+  "$FORERUN" bench -m "$TARGET" "$PROMPTS" -n 64 $BENCH --ignore-eos --runs 1 --chain none --parallel $REQUESTS --tree-budget 12 \
     --json "$OUT/paper-12-3.json" --warm-up "$WARM_UP" --draft "rsd-s:model=$DRAFTERS/draft.gguf,width=4,depth=3" \
     --draft lookahead-trie --draft "eagle:file=$DRAFTERS/eagle.gguf,top=4,depth=3" \
     --draft "lyanna:file=$DRAFTERS/lyanna.gguf,depth=3,live=0" --draft "lyanna:file=$DRAFTERS/lyanna.gguf,depth=3"
