@@ -30,33 +30,47 @@ typedef struct DrafterTrainer {
     Param *params;      /* [n_tensors] */
     float *values, *grads;
     Gradients gradients;
-    void **acts;   /* [n_threads] */
-    float *hidden; /* [n_sequences][max_length][C] */
-    float *noise;  /* [n_threads][max_length][C]; NULL: none */
+    void **acts;    /* [n_threads] */
+    float *hidden;  /* [n_sequences][max_length][C] */
+    float *streams; /* [n_sequences][max_length][n_streams][C]; NULL: none */
+    float *noise;   /* [n_threads][max_length][C]; NULL: none */
     int32_t n_sequences;
 } DrafterTrainer;
 
 /* ---- initial values ----------------------------------------------------------------------------- */
 
-/* Copies that tensor of the target's last layer; false where it has none, or one of another shape. */
-static bool copy_from_layer(const DrafterTrainer *t, const NetTensor *x, float *out) {
+/* Copies the first n numbers of each row from that tensor of the target or of its last layer, into rows of x; false
+ * where it has none, or one of another shape. */
+static bool copy_from_target(const DrafterTrainer *t, const NetTensor *x, int64_t n, float *out) {
     char name[96];
     const Model *m = t->target.model;
     snprintf(name, sizeof name, "blk.%d.%s", m->hparams.n_layer - 1, x->suffix);
-    const GgufTensor *from = gguf_find_tensor(m->gguf, name);
-    if (!from || from->dims[0] != x->n ||
+    const GgufTensor *from = gguf_find_tensor(m->gguf, x->start == NET_COPY ? x->suffix : name);
+    if (!from || from->dims[0] != n ||
         (x->n_rows ? from->n_dims != 2 || from->dims[1] != x->n_rows : from->n_dims != 1))
         return false;
-    blocks_dequantize(from->type, from->data, net_tensor_count(x), out);
+    const char *data = from->data;
+    int64_t n_rows = x->n_rows ? x->n_rows : 1;
+    size_t row_bytes = from->bytes / (size_t)n_rows;
+    for (int64_t r = 0; r < n_rows; r++) blocks_dequantize(from->type, data + (size_t)r * row_bytes, n, out + r * x->n);
     return true;
+}
+
+/* Copies rows of the target's LM head. */
+static void copy_head(const DrafterTrainer *t, const NetTensor *x, float *out) {
+    int64_t width = t->target.model->hparams.n_embd;
+    for (int64_t r = 0; r < x->n_rows; r++)
+        memcpy(out + r * x->n + (x->n - width), t->target.head + (x->tokens ? x->tokens[r] : r) * width,
+               (size_t)width * sizeof *out);
 }
 
 static void init_values_of(const DrafterTrainer *t, int32_t i) {
     const NetTensor *x = &t->tensors[i];
     float *out = t->params[i].value;
     int64_t n = t->params[i].n;
-    if (x->start == NET_LAYER && copy_from_layer(t, x, out)) return;
-    if (x->start == NET_ONES || (x->start == NET_LAYER && !x->n_rows)) {
+    bool is_copy = x->start == NET_LAYER || x->start == NET_COPY;
+    if (is_copy && copy_from_target(t, x, x->n, out)) return;
+    if (x->start == NET_ONES || (is_copy && !x->n_rows)) {
         for (int64_t k = 0; k < n; k++) out[k] = 1;
     } else if (x->start == NET_CONSTANT) {
         for (int64_t k = 0; k < n; k++) out[k] = (float)x->std;
@@ -67,9 +81,8 @@ static void init_values_of(const DrafterTrainer *t, int32_t i) {
         float *through = out + r * x->n + (x->start == NET_FUSE ? x->n - x->n_rows : 0);
         for (int64_t k = 0; k < x->n_rows; k++) through[k] = k == r;
     }
-    int64_t width = t->target.model->hparams.n_embd;
-    for (int64_t r = 0; x->start == NET_HEAD && r < x->n_rows; r++)
-        memcpy(out + r * x->n + (x->n - width), t->target.head + r * width, (size_t)width * sizeof *out);
+    if (x->start == NET_HEAD) copy_head(t, x, out);
+    if (x->start == NET_PAIR) copy_from_target(t, x, x->n / 2, out + x->n / 2);
 }
 
 /* ---- learn -------------------------------------------------------------------------------------- */
@@ -90,6 +103,11 @@ static const float *noise_of(const Task *task, int i_run, int32_t i) {
     return noise;
 }
 
+/* Returns the numbers in the streams of a sequence of that length. */
+static int64_t streams_of_sequence(const DrafterTrainer *t, int32_t length) {
+    return (int64_t)length * t->target.n_streams * t->target.model->hparams.n_embd;
+}
+
 static void learn_sequence(void *ctx, int i_run, int32_t i, float *grads, TrainSums *sums) {
     const Task *task = ctx;
     DrafterTrainer *t = task->t;
@@ -106,6 +124,7 @@ static void learn_sequence(void *ctx, int i_run, int32_t i, float *grads, TrainS
                                .hidden = t->hidden + (int64_t)i * b->length * t->target.model->hparams.n_embd,
                                .embd = t->target.embd,
                                .head = t->target.head,
+                               .streams = t->streams ? t->streams + i * streams_of_sequence(t, b->length) : NULL,
                                .noise = noise_of(task, i_run, i)};
     class->learn(t->options.net, w, grads ? dw : NULL, t->acts[i_run], &seq, task->weight, sums);
 }
@@ -128,12 +147,15 @@ static int check_batch(const DrafterTrainer *t, const TrainBatch *b, fr_error *e
 /* Makes room for the hidden states of n sequences. */
 static int grow_hidden(DrafterTrainer *t, int32_t n, fr_error *err) {
     if (n <= t->n_sequences) return FR_OK;
-    mem_free(t->hidden);
+    mem_free(t->hidden), mem_free(t->streams);
     size_t bytes = (size_t)n * (size_t)t->options.max_length * (size_t)t->target.model->hparams.n_embd *
                    sizeof *t->hidden;
+    size_t of_streams = bytes * (size_t)t->target.n_streams;
     t->hidden = mem_alloc(bytes);
-    t->n_sequences = t->hidden ? n : 0;
-    return t->hidden ? FR_OK : (int)error_memory(err, "the target's hidden states of a batch", bytes);
+    t->streams = of_streams ? mem_alloc(of_streams) : NULL;
+    bool fits = t->hidden && (t->streams || !of_streams);
+    t->n_sequences = fits ? n : 0;
+    return fits ? FR_OK : (int)error_memory(err, "the target's hidden states of a batch", bytes + of_streams);
 }
 
 static int learn(Trainer *trainer, const TrainBatch *b, double weight, TrainSums *sums, fr_error *err) {
@@ -143,7 +165,8 @@ static int learn(Trainer *trainer, const TrainBatch *b, double weight, TrainSums
     int64_t width = t->target.model->hparams.n_embd;
     for (int32_t i = 0; i < b->n_sequences && !status; i++)
         status = frozen_read(&t->target, b->tokens + (int64_t)i * (b->length + 1), b->length,
-                             t->hidden + (int64_t)i * b->length * width, err);
+                             t->hidden + (int64_t)i * b->length * width,
+                             t->streams ? t->streams + i * streams_of_sequence(t, b->length) : NULL, err);
     if (status) return status;
     Task task = {t, b, weight};
     gradients_run(&t->gradients, b->n_sequences, learn_sequence, &task, weight != 0 ? t->grads : NULL, sums);
@@ -154,16 +177,18 @@ static int learn(Trainer *trainer, const TrainBatch *b, double weight, TrainSums
 
 static int write_file(const Trainer *trainer, const char *path, const DrafterTraining *record, fr_error *err) {
     const DrafterTrainer *t = (const DrafterTrainer *)trainer;
-    GgufWriter *w = drafter_file_writer(t->options.class->method, t->target.model, record);
+    const NetClass *class = t->options.class;
+    GgufWriter *w = class->is_published ? drafter_file_published_writer(class->method, t->target.model, record)
+                                        : drafter_file_writer(class->method, t->target.model, record);
     if (!w) return error_memory(err, "a writer of GGUF files", 0);
     FloatRows rows[MAX_TENSORS];
-    t->options.class->set_keys(t->options.net, w);
+    class->set_keys(t->options.net, w);
     for (int32_t i = 0; i < t->n_tensors; i++) {
         const NetTensor *x = &t->tensors[i];
         rows[i] = (FloatRows){x->n_rows ? t->options.type : TYPE_F32, x->n_rows, x->n, t->params[i].value};
         float_rows_add(w, x->name, &rows[i]);
     }
-    const char *accuracy = t->options.class->accuracy;
+    const char *accuracy = class->accuracy;
     if (accuracy && record && record->accuracy)
         gguf_add_tensor(w, accuracy, TYPE_F32, 2, (int64_t[]){record->n_ranks, record->n_heads}, record->accuracy);
     int status = gguf_writer_finish(w, path, err);
@@ -192,6 +217,7 @@ static void close_trainer(Trainer *trainer) {
     frozen_close(&t->target);
     arena_free(&t->arena);
     mem_free(t->hidden);
+    mem_free(t->streams);
     mem_free(t);
 }
 
@@ -220,8 +246,9 @@ static int open_params(DrafterTrainer *t, fr_error *err) {
     if (status) return status;
     for (int32_t i = 0; i < t->n_tensors; i++) {
         const NetTensor *x = &t->tensors[i];
+        bool is_head = x->n_rows == n_vocab || x->start == NET_HEAD;
         t->params[i] = (Param){x->name,       net_tensor_count(x), t->values + at,
-                               t->grads + at, x->n_rows > 0,       x->n_rows == n_vocab ? 0 : x->n_rows};
+                               t->grads + at, x->n_rows > 0,       is_head ? 0 : x->n_rows};
         at += t->params[i].n;
         init_values_of(t, i);
     }
@@ -267,7 +294,8 @@ int drafter_trainer_open(Trainer **out, FrozenTarget *target, const DrafterTrain
  * The file must be one that this run could have written itself: the same method and target, the same keys (the width of
  * the feed-forward, the rank and the hot tokens of token info, the number of heads), and the same tensors. Only what a
  * file does not depend on may differ, such as the number of steps ahead of a layer that continues from its own
- * predictions, which is how a curriculum is trained. Matrices are read in whatever type the file has; the optimiser
+ * predictions, which is how a curriculum is trained. A network with NetClass.is_published has taken its shape from the
+ * file. Matrices are read in whatever type the file has; the optimiser
  * begins anew, because a drafter's file does not have its means. A file of another method (NetClass.begins_from) gives
  * what both have in common, and its shapes must agree.
  *
@@ -309,15 +337,18 @@ typedef struct FileName {
 
 static FileName name_in_file(const NetClass *class, const char *method, const char *name) {
     FileName n;
-    snprintf(n.text, sizeof n.text, "%s%s", method, name + strlen(class->method));
+    bool is_same = strcmp(method, class->method) == 0;
+    snprintf(n.text, sizeof n.text, "%s%s", is_same ? "" : method, is_same ? name : name + strlen(class->method));
     return n;
 }
 
-/* Every tensor of the file is a parameter, or the accuracy that was measured with them. */
-static int check_no_others(const Gguf *g, Trainer *t, const NetClass *class, const char *method, fr_error *err) {
+/* Every tensor of the file is a parameter, or the accuracy that was measured with them, or kept as it is. */
+static int check_no_others(const Gguf *g, Trainer *t, const NetClass *class, const void *net, const char *method,
+                           fr_error *err) {
     for (int64_t i = 0; i < gguf_n_tensors(g); i++) {
         const char *name = gguf_tensor(g, i)->name;
-        bool is_known = class->accuracy && strcmp(name, class->accuracy) == 0;
+        bool is_known = (class->accuracy && strcmp(name, class->accuracy) == 0) ||
+                        (class->keeps && class->keeps(net, name));
         for (int32_t k = 0; k < t->class->n_params(t) && !is_known; k++)
             is_known = strcmp(name, name_in_file(class, method, t->class->param(t, k)->name).text) == 0;
         if (!is_known)
@@ -362,8 +393,8 @@ int init_file_read(Trainer *t, const NetClass *class, const void *net, const Mod
     bool is_other = class->begins_from && init_file_is_of(path, class->begins_from);
     const char *method = is_other ? class->begins_from : class->method;
     int status = drafter_file_open(&f, path, method, target, err);
-    if (!status && !is_other) status = check_keys(f.gguf, class, net, err);
-    if (!status) status = check_no_others(f.gguf, t, class, method, err);
+    if (!status && !is_other && !class->is_published) status = check_keys(f.gguf, class, net, err);
+    if (!status) status = check_no_others(f.gguf, t, class, net, method, err);
     if (!status) status = read_params(&f, t, class, net, method, fingerprint, err);
     if (!status) status = gguf_check(f.gguf, err); /* the file has not changed meanwhile */
     drafter_file_close(&f);

@@ -17,6 +17,7 @@ typedef struct FrozenTarget {
     Device *device;
     Executor *executor;
     int32_t max_length;
+    int32_t n_streams;  /* the residual streams that frozen_read reads; see frozen_keep_layers */
     float *embd, *head; /* [V][C] as floats; head is embd where the two are tied */
     MaskLayer *layers;  /* [n_layer], with frozen_load_layers; NULL otherwise */
     Arena arena;        /* the memory of the layers */
@@ -31,8 +32,12 @@ void frozen_close(FrozenTarget *f);
  * them, which borrows from the target. Refuses layers that mask_rows.h does not compute. */
 int frozen_load_layers(FrozenTarget *f, MaskTarget *out, fr_error *err);
 
-/* hidden: [n][C], the hidden states after the final norm of a sequence of these tokens. */
-int frozen_read(FrozenTarget *f, const int32_t *tokens, int32_t n, float *hidden, fr_error *err);
+/* Makes frozen_read read the residual streams after these numbers of layers, too. */
+int frozen_keep_layers(FrozenTarget *f, const KeptLayers *layers, fr_error *err);
+
+/* hidden: [n][C], the hidden states after the final norm of a sequence of these tokens. streams: [n][n_streams][C];
+ * NULL if there are none. */
+int frozen_read(FrozenTarget *f, const int32_t *tokens, int32_t n, float *hidden, float *streams, fr_error *err);
 
 typedef struct DrafterTrainerOptions {
     const NetClass *class;

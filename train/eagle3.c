@@ -1,5 +1,322 @@
-/* eagle3.c - published weights of EAGLE-3 (`forerun import-drafter eagle3`), in the layouts of SafeAILab, SpecForge and
- * speculators:
+/* eagle3.c - `forerun train eagle3`: one layer that reads several layers of the target and its own outputs.
+ *
+ * A new drafter has the target's width, heads and rope base. Its layer begins with the target's last one, its LM head
+ * with the target's rows for its tokens. With --init it has the shape of the file, which may be one that others have
+ * published: it then learns what this target, quantised as it is, computes.
+ *
+ * The file is laid out as llama.cpp's converter writes EAGLE-3, with the target's vocabulary. */
+#include "base/hash.h"
+#include "draft/learned/eagle_layer.h"
+#include "draft/learned/learned_files.h"
+#include "train/dataset.h"
+#include "train/import.h"
+#include "train/methods.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- training --------------------------------------------------------------------------------------------- */
+
+/* Of a vocabulary of more than MANY_TOKENS, the HOT_TOKENS most frequent ones are in the drafter's. */
+enum { MANY_TOKENS = 40960, HOT_TOKENS = 32768 };
+enum { NOT_GIVEN = -1, MOST_LAYERS = 8 };
+
+typedef struct Eagle3Settings {
+    DrafterSettings drafter;
+    int32_t n_layers, layers[MOST_LAYERS]; /* n_layers 0: not given */
+    int32_t n_ff;                          /* 0: the target's */
+    int stream_norm, lm_head;              /* indices of their choices, or NOT_GIVEN */
+    int32_t n_hot;                         /* 0: all; NOT_GIVEN */
+} Eagle3Settings;
+
+enum { STREAM_NORM_OFF, STREAM_NORM_ALL, STREAM_NORM_EACH };
+enum { LM_HEAD_TARGET, LM_HEAD_OWN };
+
+static Eagle3Settings settings = {
+    .drafter.loss.n_steps = 3, .stream_norm = NOT_GIVEN, .lm_head = NOT_GIVEN, .n_hot = NOT_GIVEN};
+
+/* What the trainer uses; its shape follows the target or the file of --init. */
+static Eagle3Net net;
+static Eagle3Keys keys;
+static Hparams shape;
+static Rope rope;
+static GgufTensor embedding;
+
+static int parse_layers(void *to, const char *text, fr_error *err) {
+    Eagle3Settings *s = to;
+    const char *at = text;
+    for (s->n_layers = 0; s->n_layers < MOST_LAYERS; at++) {
+        char *end;
+        long n = strtol(at, &end, 10);
+        if (end == at || n < 0 || n > 1 << 16) break;
+        s->layers[s->n_layers++] = (int32_t)n;
+        at = end;
+        if (!*at) return FR_OK;
+        if (*at != ',') break;
+    }
+    return error_set(err, FR_ERR_ARGUMENT, "must be 1 to %d numbers of layers joined by commas", MOST_LAYERS);
+}
+
+static const Option option_table[] = {
+    {.key = "layers",
+     OPT_CUSTOM(parse_layers),
+     .section = "The drafter",
+     .metavar = "N1,N2,...",
+     .default_help = "that of --init; else 2, n / 2 and n - 3 of n layers, and 1, n / 2 and n of fewer than 12",
+     .help = "read the target's hidden states after these numbers of layers"},
+    {.key = "ff",
+     OPT_INT(Eagle3Settings, n_ff, 1, 1 << 18),
+     .default_help = "that of --init; else the target's",
+     .help = "width of the layer's feed-forward"},
+    {.key = "stream-norm",
+     OPT_CHOICE(Eagle3Settings, stream_norm, "off", "all", "each"),
+     .default_help = "that of --init; else all",
+     .help =
+         "normalise these hidden states before they are joined: all together, as in EAGLE-3.1, each by itself, which "
+         "llama.cpp does not read, or not, as in EAGLE-3"},
+    {.key = "lm-head",
+     OPT_CHOICE(Eagle3Settings, lm_head, "target", "own"),
+     .default_help = "that of --init; else own",
+     .help = "matrix for the logits: its own, which begins as the target's, or the target's"},
+    {.key = "hot-tokens",
+     OPT_INT(Eagle3Settings, n_hot, 0, 1 << 24),
+     .default_help = "that of --init; else all, for a vocabulary of at most 40960 or the target's LM head; else 32768",
+     .help = "draft only the N most frequent tokens of the data, which makes the LM head smaller; 0: all"},
+    {.key = NULL},
+};
+
+/* Gives the net a vocabulary of n of the target's tokens, which it uses as long as the program runs. Takes ownership of
+ * the tokens. */
+static int set_vocabulary(int32_t *tokens, int32_t n, fr_error *err) {
+    int32_t *own_of = mem_alloc((size_t)net.V * sizeof *own_of);
+    int64_t *map = mem_alloc((size_t)n * sizeof *map);
+    if (!own_of || !map) {
+        mem_free(own_of), mem_free(map), mem_free(tokens);
+        return error_memory(err, "a drafter's vocabulary", (size_t)net.V * sizeof *own_of);
+    }
+    for (int32_t i = 0; i < net.V; i++) own_of[i] = -1;
+    for (int32_t i = 0; i < n; i++) own_of[tokens[i]] = i, map[i] = tokens[i];
+    net.tokens = tokens;
+    net.map = map;
+    net.loss.own_of = own_of;
+    net.loss.n_own = n;
+    return FR_OK;
+}
+
+static void set_layer(const Hparams *h, int32_t n_ff) {
+    net.layer = (UnrollShape){.method = "eagle3",
+                              .C = h->n_embd,
+                              .n_ff = n_ff,
+                              .n_head = h->n_head,
+                              .n_head_kv = h->n_head_kv,
+                              .head_dim = h->head_dim,
+                              .rms_eps = h->rms_eps,
+                              .rope = &rope,
+                              .n_steps = settings.drafter.loss.n_steps,
+                              .reads_pairs = true,
+                              .state_gradient = 1};
+    net.n_ctx = h->n_ctx_train;
+}
+
+/* ---- a new drafter ---- */
+
+/* Adds a layer that is read, unless it is read already. */
+static void add_layer_read(int32_t after) {
+    for (int32_t i = 0; i < keys.n_layers; i++)
+        if (keys.layers[i] == after) return;
+    keys.layers[keys.n_layers++] = after;
+}
+
+static int choose_layers(const FrozenTarget *target, fr_error *err) {
+    int32_t n = target->model->hparams.n_layer;
+    const int32_t usual[] = {n < 12 ? 1 : 2, n / 2, n < 12 ? n : n - 3};
+    for (int32_t i = 0; i < 3 && settings.n_layers == 0; i++) add_layer_read(usual[i]);
+    for (int32_t i = 0; i < settings.n_layers; i++) {
+        if (settings.layers[i] > n)
+            return error_set(err, FR_ERR_ARGUMENT, "--layers: the target has %d layers, not %d", n, settings.layers[i]);
+        add_layer_read(settings.layers[i]);
+    }
+    return FR_OK;
+}
+
+static int choose_vocabulary(const TrainArgs *a, fr_error *err) {
+    int32_t n = settings.n_hot, *tokens;
+    if (!net.has_own_output && n > 0)
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "--hot-tokens has no effect with --lm-head target: leave one of them out");
+    if (n == NOT_GIVEN) n = net.has_own_output && net.V > MANY_TOKENS ? HOT_TOKENS : 0;
+    if (n == 0) return FR_OK;
+    if (n >= net.V)
+        return error_set(err, FR_ERR_ARGUMENT, "--hot-tokens=%d must be less than the %d tokens of the target; 0: all",
+                         n, net.V);
+    int status = hot_tokens_choose(&a->dataset->train, net.V, n, &tokens, err);
+    return status ? status : set_vocabulary(tokens, n, err);
+}
+
+static int plan_new(const TrainArgs *a, const FrozenTarget *target, fr_error *err) {
+    const Model *m = target->model;
+    const Hparams *h = &m->hparams;
+    const RopeParams params = {.style = ROPE_PAIRS, .n_rot = h->head_dim, .base = h->rope.base, .factor = 1};
+    if (h->head_dim % 2)
+        return error_set(err, FR_ERR_UNSUPPORTED, "%s: has heads of %d components; eagle3 needs an even number",
+                         gguf_path(m->gguf), h->head_dim);
+    int status = choose_layers(target, err);
+    if (!status) status = rope_init(&rope, &params, NULL, err);
+    if (status) return status;
+    set_layer(h, settings.n_ff ? settings.n_ff : h->n_ff);
+    net.layer.qk_start_anew = h->rope.style != ROPE_PAIRS || m->layers[h->n_layer - 1].q_norm;
+    net.has_own_output = settings.lm_head != LM_HEAD_TARGET;
+    net.norms_streams = settings.stream_norm == NOT_GIVEN || settings.stream_norm == STREAM_NORM_ALL;
+    net.norms_each = settings.stream_norm == STREAM_NORM_EACH;
+    return choose_vocabulary(a, err);
+}
+
+/* ---- a drafter that goes on from a file ---- */
+
+static int read_rope_factors(DrafterFile *f, fr_error *err) {
+    float *factors = NULL;
+    int32_t n = shape.rope.n_rot / 2;
+    int status = FR_OK;
+    if (drafter_file_has(f, EAGLE3_ROPE_FACTORS))
+        status = drafter_file_vector(f, EAGLE3_ROPE_FACTORS, n, &factors, err);
+    for (int32_t i = 0; factors && !status && i < n; i++)
+        if (!(factors[i] > 0))
+            status = error_set(err, FR_ERR_FORMAT, "%s: tensor %s has a number that is not above 0", gguf_path(f->gguf),
+                               EAGLE3_ROPE_FACTORS);
+    net.rope_factors = factors;
+    return status ? status : rope_init(&rope, &shape.rope, factors, err);
+}
+
+/* Copies the embedding of a file that has one of its own: as it is for the new file, and as floats for the net. */
+static int read_embedding(DrafterFile *f, fr_error *err) {
+    const GgufTensor *t;
+    if (!drafter_file_has(f, EAGLE3_EMBEDDING)) return FR_OK;
+    int status = drafter_file_matrix(f, EAGLE3_EMBEDDING, shape.n_embd, net.V, &t, err);
+    if (status) return status;
+    int64_t n = t->dims[0] * t->dims[1];
+    float *floats = mem_alloc((size_t)n * sizeof *floats);
+    void *copy = mem_alloc(t->bytes);
+    if (!floats || !copy) {
+        mem_free(floats), mem_free(copy);
+        return error_memory(err, EAGLE3_EMBEDDING, t->bytes);
+    }
+    blocks_dequantize(t->type, t->data, n, floats);
+    memcpy(copy, t->data, t->bytes);
+    embedding = *t;
+    embedding.data = copy;
+    net.embd = floats;
+    net.embedding = &embedding;
+    return FR_OK;
+}
+
+static int read_shape_of(DrafterFile *f, const Model *target, fr_error *err) {
+    int32_t n = target->hparams.n_vocab, *tokens = NULL;
+    int status = eagle3_read_keys(&shape, &keys, f, target, err);
+    if (!status) status = read_rope_factors(f, err);
+    if (!status) status = drafter_file_map(f, net.V, &tokens, &n, err);
+    if (!status && tokens) status = set_vocabulary(tokens, n, err);
+    if (status) return status;
+    set_layer(&shape, shape.n_ff);
+    net.has_own_output = drafter_file_has(f, EAGLE3_OUTPUT);
+    net.has_fc_bias = drafter_file_has(f, EAGLE3_FC ".bias");
+    net.norms_streams = keys.norms_before_fc && !keys.norms_each_stream;
+    net.norms_each = keys.norms_each_stream;
+    net.keeps_normed = keys.keeps_normed;
+    net.continues_normed = keys.continues_normed;
+    status = read_embedding(f, err);
+    bool fits = shape.n_embd == net.n_target || (net.has_own_output && net.embd);
+    if (status || (fits && (net.has_own_output || !tokens))) return status;
+    return error_set(err, FR_ERR_FORMAT, "%s: uses the target's embedding or LM head, which do not fit it",
+                     gguf_path(f->gguf));
+}
+
+static int stream_norm(void) {
+    return net.norms_streams ? STREAM_NORM_ALL : net.norms_each ? STREAM_NORM_EACH : STREAM_NORM_OFF;
+}
+
+/* Returns the option that was given and differs from the file; NULL: there is none. */
+static const char *find_difference(void) {
+    bool has_layers = settings.n_layers == 0 || settings.n_layers == keys.n_layers;
+    for (int32_t i = 0; i < settings.n_layers && has_layers; i++) has_layers = settings.layers[i] == keys.layers[i];
+    if (!has_layers) return "layers";
+    if (settings.n_ff && settings.n_ff != net.layer.n_ff) return "ff";
+    if (settings.stream_norm != NOT_GIVEN && settings.stream_norm != stream_norm()) return "stream-norm";
+    if (settings.lm_head != NOT_GIVEN && settings.lm_head != net.has_own_output) return "lm-head";
+    return settings.n_hot == NOT_GIVEN || settings.n_hot == net.loss.n_own ? NULL : "hot-tokens";
+}
+
+static int plan_init(const TrainArgs *a, const FrozenTarget *target, fr_error *err) {
+    DrafterFile f;
+    int status = drafter_file_open(&f, a->init, "eagle3", target->model, err);
+    if (!status) status = read_shape_of(&f, target->model, err);
+    drafter_file_close(&f);
+    const char *other = status ? NULL : find_difference();
+    if (!other) return status;
+    return error_set(err, FR_ERR_MISMATCH,
+                     "%s: cannot be continued with these options: its --%s is another; leave that option out", a->init,
+                     other);
+}
+
+/* Writes the words of the shape; what a file of --init has besides has a fingerprint of its own. */
+static void write_words(char *signature, size_t n_signature) {
+    static const char *const norms[] = {"off", "all", "each"};
+    uint64_t hash = hash64(keys.layers, (size_t)keys.n_layers * sizeof *keys.layers, 0);
+    if (net.map) hash = hash64(net.map, (size_t)net.loss.n_own * sizeof *net.map, hash);
+    snprintf(signature, n_signature, "eagle3 ff=%d stream-norm=%s lm-head=%s hot-tokens=%d layers=%016llx",
+             net.layer.n_ff,
+             norms[net.norms_streams ? STREAM_NORM_ALL
+                   : net.norms_each  ? STREAM_NORM_EACH
+                                     : 0],
+             net.has_own_output ? "own" : "target", net.loss.n_own, (unsigned long long)hash);
+}
+
+static int open_eagle3(Trainer **out, const TrainArgs *a, const Gguf *source, char *signature, size_t n_signature,
+                       fr_error *err) {
+    FrozenTarget target = {0};
+    int status = frozen_open(&target, source, a->data.length, a->n_threads, err);
+    if (status) return status;
+    const Hparams *h = &target.model->hparams;
+    net = (Eagle3Net){.V = h->n_vocab, .n_target = h->n_embd, .loss = settings.drafter.loss};
+    keys = (Eagle3Keys){0};
+    status = a->init ? plan_init(a, &target, err) : plan_new(a, &target, err);
+    net.n_streams = keys.n_layers;
+    net.layers = keys.layers;
+    KeptLayers kept = {.n = keys.n_layers};
+    memcpy(kept.after, keys.layers, sizeof keys.layers);
+    if (!status) status = frozen_keep_layers(&target, &kept, err);
+    if (status) {
+        frozen_close(&target);
+        return status;
+    }
+    write_words(signature, n_signature);
+    return train_drafter_open(out, &target, &eagle3_net_class, &net, &settings.drafter, a, signature, n_signature, err);
+}
+
+static int check(fr_error *err) { return train_drafter_check(&settings.drafter, err); }
+
+const TrainMethod train_eagle3 = {
+    .name = "eagle3",
+    .summary = "one layer that reads several layers of the target and its own outputs",
+    .about = "Train EAGLE-3's layer for a target: from the target's hidden states after several layers and the tokens "
+             "that follow, it predicts the next tokens, and continues from its own output.",
+    .notes = "--steps-ahead is the number of steps for which it learns to do that. Best trained on the target's own "
+             "answers (forerun distill-data). --init also takes a published drafter, as a GGUF file of llama.cpp or "
+             "after forerun import-drafter eagle3, and adapts it to this target, quantised as it is. The file is in "
+             "llama.cpp's layout.",
+    .examples = "  forerun train eagle3 -m target.gguf --data answers.jsonl -o eagle3.gguf\n"
+                "  forerun run -m target.gguf -p \"Once upon a time\" --draft eagle3:file=eagle3.gguf\n",
+    .sets = (const OptionSet[]){{train_drafter_options, &settings.drafter}, {option_table, &settings}, {NULL, NULL}},
+    .check = check,
+    .needs_model = true,
+    .open = open_eagle3,
+};
+
+/* ---- published weights ------------------------------------------------------------------------------------ */
+
+/* EAGLE-3 and 3.1 as SafeAILab, SpecForge and speculators publish them (`forerun import-drafter eagle3`):
  *
  *     midlayer.* or layers.0.*                  the layer: self_attn.{q,k,v,o}_proj, mlp.{gate,up,down}_proj,
  *                                               input_layernorm of the embedding, hidden_norm and
@@ -16,22 +333,13 @@
  * (speculators), and the list of layers, at its top or in eagle_config. A missing list means that the inputs of the
  * layers 2, n / 2 and n - 3 of n are read. What a list counts, inputs or outputs, is not written anywhere
  * (ImportOptions.counts_outputs). */
-#include "draft/learned/learned_files.h"
-#include "train/import.h"
-
-#include <jansson.h>
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
-enum { MOST_STREAMS = 8 };
 
 #define KEY(name) DRAFTER_KEY(EAGLE3) name
 
 typedef struct Shape {
     const json_t *config, *layer; /* borrowed: all of config.json, and the part that describes the layer */
     int64_t n_embd, n_ff, n_head, n_head_kv, head_dim;
-    int32_t n_streams, streams[MOST_STREAMS];
+    int32_t n_streams, streams[MOST_LAYERS];
     bool norms_each;
 } Shape;
 
@@ -71,7 +379,7 @@ static int read_streams(const Import *x, Shape *s, fr_error *err) {
         return FR_OK;
     }
     size_t n = json_array_size(list);
-    if (n < 1 || n > MOST_STREAMS) return refuse_config(x, key, err);
+    if (n < 1 || n > MOST_LAYERS) return refuse_config(x, key, err);
     s->n_streams = (int32_t)n;
     for (size_t i = 0; i < n; i++) {
         const json_t *value = json_array_get(list, i);

@@ -65,8 +65,13 @@ void frozen_close(FrozenTarget *f) {
     *f = (FrozenTarget){0};
 }
 
+int frozen_keep_layers(FrozenTarget *f, const KeptLayers *layers, fr_error *err) {
+    f->n_streams = layers->n;
+    return executor_keep_layers(f->executor, layers, err);
+}
+
 /* Runs the next n tokens of the sequence, at most MAX_ROWS. */
-static int read_rows(FrozenTarget *f, int32_t sequence, const int32_t *tokens, int32_t n, float *hidden,
+static int read_rows(FrozenTarget *f, int32_t sequence, const int32_t *tokens, int32_t n, float *hidden, float *streams,
                      fr_error *err) {
     Row rows[MAX_ROWS];
     int32_t chain[MAX_ROWS];
@@ -77,20 +82,24 @@ static int read_rows(FrozenTarget *f, int32_t sequence, const int32_t *tokens, i
     int status = executor_reserve(f->executor, sequence, n, err);
     if (!status) status = executor_forward(f->executor, rows, n, err);
     if (status) return status;
-    size_t width = (size_t)f->model->hparams.n_embd;
-    for (int32_t i = 0; i < n; i++)
-        memcpy(hidden + (size_t)i * width, executor_hidden(f->executor, i), width * sizeof *hidden);
+    size_t width = (size_t)f->model->hparams.n_embd, of_streams = (size_t)f->n_streams * width;
+    for (int32_t i = 0; i < n; i++) {
+        const float *from = executor_hidden(f->executor, i);
+        memcpy(hidden + (size_t)i * width, from, width * sizeof *hidden);
+        if (of_streams) memcpy(streams + (size_t)i * of_streams, from + width, of_streams * sizeof *streams);
+    }
     executor_commit(f->executor, sequence, chain, n);
     return FR_OK;
 }
 
-int frozen_read(FrozenTarget *f, const int32_t *tokens, int32_t n, float *hidden, fr_error *err) {
+int frozen_read(FrozenTarget *f, const int32_t *tokens, int32_t n, float *hidden, float *streams, fr_error *err) {
     int32_t sequence, step = executor_max_rows(f->executor);
+    int64_t width = f->model->hparams.n_embd;
     int status = executor_sequence_open(f->executor, &sequence, err);
     if (status) return status;
     for (int32_t i = 0; i < n && !status; i += step)
-        status = read_rows(f, sequence, tokens + i, n - i < step ? n - i : step,
-                           hidden + (int64_t)i * f->model->hparams.n_embd, err);
+        status = read_rows(f, sequence, tokens + i, n - i < step ? n - i : step, hidden + i * width,
+                           streams ? streams + i * width * f->n_streams : NULL, err);
     executor_sequence_close(f->executor, sequence);
     return status;
 }

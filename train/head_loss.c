@@ -30,7 +30,8 @@ static double sum_of_weights(const HeadLossOptions *o) {
 
 int head_loss_open(HeadLoss *h, const HeadLossOptions *options, int64_t C, int64_t V, fr_error *err) {
     int64_t rows = HEAD_LOSS_ROWS;
-    *h = (HeadLoss){.options = *options, .C = C, .V = V, .sum_of_weights = sum_of_weights(options)};
+    int64_t D = options->own_of ? options->n_own : V;
+    *h = (HeadLoss){.options = *options, .C = C, .V = V, .D = D, .sum_of_weights = sum_of_weights(options)};
     const ArenaItem items[] = {
         ARENA_ITEM(&h->dist, rows * V), ARENA_ITEM(&h->logits, rows * V), ARENA_ITEM(&h->dlogits, rows * V),
         ARENA_ITEM(&h->x, rows * C),    ARENA_ITEM(&h->dx, rows * C),     ARENA_ITEM(&h->target_hidden, rows * C),
@@ -46,6 +47,26 @@ static void gather(real *out, const real *rows, const int32_t *positions, int32_
     for (int32_t i = 0; i < n; i++) memcpy(out + i * C, rows + (positions[i] - back) * C, (size_t)C * sizeof *out);
 }
 
+static int64_t most_probable(const real *p, int64_t n) {
+    real max = real_max(p, n);
+    int64_t i = 0;
+    while (i < n - 1 && !(p[i] == max)) i++;
+    return i;
+}
+
+/* Takes the drafter's tokens from the distribution p over all tokens. Returns their mean log probability, by which the
+ * cross-entropy becomes m KL(p / m || q), where m is the sum of their probabilities. */
+static real take_own(const HeadLoss *h, real *out, const real *p) {
+    real sum = 0, mean = 0;
+    for (int64_t i = 0; i < h->V; i++)
+        if (h->options.own_of[i] >= 0) out[h->options.own_of[i]] = p[i];
+    for (int64_t i = 0; i < h->D; i++) {
+        sum += out[i];
+        if (out[i] > 0) mean += out[i] * log(out[i]);
+    }
+    return sum > 0 ? mean - sum * log(sum) : 0;
+}
+
 bool head_loss_next(HeadLoss *h, const TrainSequence *seq, int32_t *from) {
     h->n = 0;
     for (; *from < seq->T && h->n < HEAD_LOSS_ROWS; ++*from)
@@ -53,18 +74,17 @@ bool head_loss_next(HeadLoss *h, const TrainSequence *seq, int32_t *from) {
     if (h->n == 0) return false;
     gather(h->target_hidden, seq->hidden, h->positions, h->n, 0, h->C);
     linear_forward(h->logits, h->target_hidden, seq->head, NULL, h->n, h->C, h->V);
+    const int32_t *own_of = h->options.own_of;
     for (int32_t i = 0; i < h->n; i++) {
-        real *p = h->dist + i * h->V, *logits = h->logits + i * h->V, log_sum = real_softmax(p, logits, h->V);
+        real *p = own_of ? h->dlogits : h->dist + i * h->V, *logits = h->logits + i * h->V;
+        real log_sum = real_softmax(p, logits, h->V);
+        h->best[i] = (int32_t)most_probable(p, h->V);
         h->log_dist[i] = real_dot(p, logits, h->V) - log_sum; /* log p_k = logit_k - log_sum */
+        if (!own_of) continue;
+        h->best[i] = own_of[h->best[i]];
+        h->log_dist[i] = take_own(h, h->dist + i * h->D, p);
     }
     return true;
-}
-
-static int64_t most_probable(const real *p, int64_t n) {
-    real max = real_max(p, n);
-    int64_t i = 0;
-    while (i < n - 1 && !(p[i] == max)) i++;
-    return i;
 }
 
 /* Returns how many tokens rank before token k by x, ties going to the lower token. */
@@ -87,12 +107,12 @@ static real find_margin(const real *logits, int64_t n) {
 
 static void count_correct(HeadLoss *h, int32_t step, int32_t n, int32_t skipped, TrainSums *sums) {
     for (int32_t i = 0; i < n; i++) {
-        int64_t best = most_probable(h->dist + (i + skipped) * h->V, h->V),
-                rank = rank_of(h->logits + i * h->V, h->V, best);
+        int32_t best = h->best[i + skipped];
+        int64_t rank = best < 0 ? h->D : rank_of(h->logits + i * h->D, h->D, best);
         sums->right[step - 1] += rank == 0;
         h->is_right[i + skipped] = rank == 0;
-        if (h->options.has_margins) h->margin[i + skipped] = find_margin(h->logits + i * h->V, h->V);
-        if (rank < TRAIN_RANKS) sums->at_rank[step - 1][rank]++;
+        if (h->options.has_margins) h->margin[i + skipped] = find_margin(h->logits + i * h->D, h->D);
+        if (best >= 0 && rank < TRAIN_RANKS) sums->at_rank[step - 1][rank]++;
     }
     sums->of[step - 1] += n;
 }
@@ -110,25 +130,35 @@ static void set_dloss(HeadLoss *h, int32_t step, int32_t n, double part, double 
     for (int32_t i = 0; i < n; i++) h->dloss[i] = (real)(part * weight / h->sum_of_weights);
 }
 
+/* Returns the drafter's token for that of the data at the current position i; -1: it has none. */
+static int32_t label_of(const HeadLoss *h, const TrainSequence *seq, int32_t i) {
+    int32_t token = seq->tokens[h->positions[i] + 1];
+    return h->options.own_of ? h->options.own_of[token] : token;
+}
+
 /* Replaces the logits by probabilities, and writes dlogits. */
 static void token_loss(HeadLoss *h, const TrainSequence *seq, int32_t step, int32_t skipped, bool wants_gradient,
                        double weight, TrainSums *sums) {
     const HeadLossOptions *o = &h->options;
-    int32_t n = h->n - skipped, next[HEAD_LOSS_ROWS];
-    const real *dist = h->dist + skipped * h->V;
-    for (int32_t i = 0; i < n; i++) next[i] = seq->tokens[h->positions[i + skipped] + 1];
+    int32_t n = h->n - skipped, next[HEAD_LOSS_ROWS] = {0};
+    const real *dist = h->dist + skipped * h->D;
+    for (int32_t i = 0; i < n; i++)
+        if (label_of(h, seq, i + skipped) >= 0) next[i] = label_of(h, seq, i + skipped);
     if (o->hard_labels) {
-        cross_entropy_forward(h->loss, h->logits, h->logits, next, n, h->V);
+        cross_entropy_forward(h->loss, h->logits, h->logits, next, n, h->D);
+        for (int32_t i = 0; i < n; i++) h->loss[i] = label_of(h, seq, i + skipped) < 0 ? 0 : h->loss[i];
     } else {
-        soft_cross_entropy_forward(h->loss, h->logits, h->logits, dist, n, h->V);
+        soft_cross_entropy_forward(h->loss, h->logits, h->logits, dist, n, h->D);
         for (int32_t i = 0; i < n; i++) h->loss[i] += h->log_dist[i + skipped];
     }
     add_losses(h, step, n, o->token_weight, sums);
     if (!wants_gradient) return;
-    memset(h->dlogits, 0, (size_t)(n * h->V) * sizeof(real));
+    memset(h->dlogits, 0, (size_t)(n * h->D) * sizeof(real));
     set_dloss(h, step, n, o->token_weight, weight);
-    if (o->hard_labels) cross_entropy_backward(h->dlogits, h->dloss, h->logits, next, n, h->V);
-    else soft_cross_entropy_backward(h->dlogits, h->dloss, h->logits, dist, n, h->V);
+    for (int32_t i = 0; o->hard_labels && i < n; i++)
+        if (label_of(h, seq, i + skipped) < 0) h->dloss[i] = 0;
+    if (o->hard_labels) cross_entropy_backward(h->dlogits, h->dloss, h->logits, next, n, h->D);
+    else soft_cross_entropy_backward(h->dlogits, h->dloss, h->logits, dist, n, h->D);
 }
 
 static bool has_regression(const HeadLossOptions *o, int32_t step) {
@@ -159,18 +189,18 @@ void head_loss_rows(HeadLoss *h, const TrainSequence *seq, int32_t step, const r
     if (step == 1) sums->n += h->n;
     if (sums->n_heads < step) sums->n_heads = step;
     if (n == 0) return;
-    int64_t n_logits = n * h->V;
+    int64_t n_logits = n * h->D;
     x += skipped * width;
     if (dx) dx += skipped * width;
-    linear_forward(h->logits, x, w, NULL, n, width, h->V);
+    linear_forward(h->logits, x, w, NULL, n, width, h->D);
     if (info)
-        for (int64_t i = 0; i < n_logits; i++) h->logits[i] += info[skipped * h->V + i];
+        for (int64_t i = 0; i < n_logits; i++) h->logits[i] += info[skipped * h->D + i];
     count_correct(h, step, n, skipped, sums);
     token_loss(h, seq, step, skipped, dx != NULL, weight, sums);
     if (has_regression(&h->options, step)) hidden_loss(h, step, skipped, x, dx, weight, sums);
     if (!dx) return;
-    linear_backward(dx, dw, NULL, h->dlogits, x, w, n, width, h->V);
-    for (int64_t i = 0; dinfo && i < n_logits; i++) dinfo[skipped * h->V + i] += h->dlogits[i];
+    linear_backward(dx, dw, NULL, h->dlogits, x, w, n, width, h->D);
+    for (int64_t i = 0; dinfo && i < n_logits; i++) dinfo[skipped * h->D + i] += h->dlogits[i];
 }
 
 void head_loss_step(HeadLoss *h, const TrainSequence *seq, int32_t step, const real *x, const real *w, const real *info,

@@ -229,7 +229,7 @@ const Option train_drafter_options[] = {
     {.key = "steps-ahead",
      OPT_INT(DrafterSettings, loss.n_steps, 1, 8),
      .section = "The drafter",
-     .default_help = "lyanna and space 3, medusa and hydra 4, redrafter 5, eagle by its --recipe",
+     .default_help = "lyanna, space and eagle3 3, medusa and hydra 4, redrafter 5, eagle by its --recipe",
      .help = "number of tokens that it learns to predict one after another"},
     {.key = "step-weights",
      OPT_CUSTOM(parse_step_weights),
@@ -434,8 +434,9 @@ int train_unroll_open(Trainer **out, FrozenTarget *target, const NetClass *class
 
 /* The list of what `forerun train` can train. */
 
-static const TrainMethod *const methods[] = {&train_target, &train_lyanna, &train_eagle, &train_redrafter,
-                                             &train_medusa, &train_hydra,  &train_space, NULL};
+static const TrainMethod *const methods[] = {&train_target,    &train_lyanna, &train_eagle,
+                                             &train_redrafter, &train_medusa, &train_hydra,
+                                             &train_space,     &train_eagle3, NULL};
 
 const TrainMethod *const *train_methods(void) { return methods; }
 

@@ -48,7 +48,7 @@ typedef struct TrainMethod {
 } TrainMethod;
 
 extern const TrainMethod train_target, train_lyanna, train_eagle, train_redrafter, train_medusa, train_hydra,
-    train_space;
+    train_space, train_eagle3;
 
 const TrainMethod *const *train_methods(void);          /* ends with NULL */
 const TrainMethod *train_method_find(const char *name); /* NULL: unknown */

@@ -81,6 +81,7 @@ typedef struct TrainSequence {
     const real *hidden;       /* [T][C] after the final norm */
     const real *embd;         /* [V][C] the target's embedding */
     const real *head;         /* [V][C] the target's output matrix */
+    const real *streams;      /* [T][n_streams][C] the target's residual streams after chosen layers; NULL: none */
     const real *noise;        /* [T][C] added to the states that eagle reads, not to those in its loss; NULL: none */
 } TrainSequence;
 
@@ -90,10 +91,13 @@ typedef enum NetStart {
     NET_CONSTANT, /* all equal to `std` */
     NET_ONES,
     NET_ZEROS,
-    NET_FUSE,  /* [n_rows][n], n >= n_rows: the identity in the last n_rows columns, NET_NORMAL before them: of several
+    NET_FUSE, /* [n_rows][n], n >= n_rows: the identity in the last n_rows columns, NET_NORMAL before them: of several
                 * concatenated inputs the last is passed through */
-    NET_PASS,  /* the same with the identity in the first n_rows columns: the first input is passed through */
-    NET_HEAD,  /* [V][n], n >= C: the target's output matrix in the last C columns, NET_NORMAL before them */
+    NET_PASS, /* the same with the identity in the first n_rows columns: the first input is passed through */
+    NET_HEAD, /* an LM head, [V][n], n >= C: the target's output matrix in the last C columns, NET_NORMAL before them; a
+                * head of other rows (NetTensor.tokens) begins with the target's rows for these tokens */
+    NET_PAIR, /* [n_rows][n]: NET_LAYER in the last n / 2 columns, NET_NORMAL before them */
+    NET_COPY, /* the target's tensor that is named by `suffix`; ones where it has none, or one of another shape */
     NET_LAYER, /* the tensor with that suffix ("attn_q.weight") in the target's last layer; where the layer has none, or
                 * one of another shape, ones for a vector and NET_NORMAL for a matrix */
 } NetStart;
@@ -102,9 +106,10 @@ typedef struct NetTensor {
     char name[64];     /* the tensor's name in the drafter's file */
     int64_t n_rows, n; /* n_rows 0: a vector */
     NetStart start;
-    double std;         /* 0: zeros */
-    const char *suffix; /* for NET_LAYER */
-    bool is_addition;   /* a file to go on from (--init) may lack it: it then keeps its initial values */
+    double std;            /* 0: zeros */
+    const char *suffix;    /* for NET_LAYER, NET_PAIR and NET_COPY */
+    const int32_t *tokens; /* for NET_HEAD: [n_rows] the target's tokens; NULL: all. Borrowed */
+    bool is_addition;      /* a file to go on from (--init) may lack it: it then keeps its initial values */
 } NetTensor;
 
 /* `net` is the method's own struct, which holds its shape. Weight decay applies to matrices and not to vectors. */
@@ -125,6 +130,11 @@ typedef struct NetClass {
     /* Another method whose files may be continued: "<method>.x" begins as that file's tensor "<begins_from>.x", and what
      * the file lacks as in a new drafter. NULL: there is none. */
     const char *begins_from;
+    /* The file is laid out as others publish drafters of the method, and the network has the shape of the file that it
+     * goes on from, so that there are no keys to compare. */
+    bool is_published;
+    bool (*keeps)(const void *net,
+                  const char *name); /* Is this a tensor of that file that is not trained? NULL: none */
 } NetClass;
 
 /* Elements of the tensor. */

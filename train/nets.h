@@ -23,6 +23,11 @@ typedef struct HeadLossOptions {
     bool has_margins;           /* HeadLoss.margin is computed */
     const double *step_weights; /* [n_steps] of that mean, not all 0; NULL: all 1. Borrowed */
     int32_t n_hidden_steps;     /* the later steps have no regression; 0: all steps have it */
+    /* A vocabulary of the drafter's own, of n_own > 0 of the target's tokens: the drafter's token for each of the
+     * target's, or -1. The loss compares distributions over these tokens, weighted by their probability in the
+     * target's distribution; a prediction of another token is wrong. NULL: the target's vocabulary. Borrowed. */
+    const int32_t *own_of;
+    int32_t n_own;
 } HeadLossOptions;
 
 #define HEAD_LOSS_MAX_MARGIN 12.0
@@ -30,12 +35,13 @@ enum { HEAD_LOSS_ROWS = 128 }; /* positions in a batch, which bounds the memory 
 
 typedef struct HeadLoss {
     HeadLossOptions options;
-    int64_t C, V;
+    int64_t C, V, D;                      /* D: tokens of the drafter's vocabulary, V unless it has its own */
     double sum_of_weights;                /* of the steps */
     int32_t n, positions[HEAD_LOSS_ROWS]; /* the current batch of positions, all in the loss mask, ascending */
     Arena arena;
-    real *dist, *log_dist;  /* [n][V] the target's distributions; [n] their mean log probabilities, minus the entropy */
-    real *logits, *dlogits; /* [n][V] */
+    int32_t best[HEAD_LOSS_ROWS]; /* the drafter's token for the target's most probable one; -1: it has none */
+    real *dist, *log_dist;  /* [n][D] the target's distributions; [n] their mean log probabilities, minus the entropy */
+    real *logits, *dlogits; /* [n][D] */
     real *x, *dx;           /* [n][C], for head_loss_step */
     real *target_hidden;    /* [n][C] */
     real *loss, *dloss;     /* [n] */
@@ -63,7 +69,7 @@ void head_loss_step(HeadLoss *h, const TrainSequence *seq, int32_t step, const r
 double head_loss_share(const HeadLoss *h, int32_t step);
 
 /* The same for a drafter that computes only the rows of the current positions, of any width (which must be C where
- * hidden_weight is not 0). x: [n][width], row i belongs to positions[i]; dx: as x; w, dw: [V][width]. The first
+ * hidden_weight is not 0). x: [n][width], row i belongs to positions[i]; dx: as x; w, dw: [D][width]. The first
  * head_loss_skipped rows are not read: their positions are below s, so there is no position to start from. */
 int32_t head_loss_skipped(const HeadLoss *h, int32_t step);
 void head_loss_rows(HeadLoss *h, const TrainSequence *seq, int32_t step, const real *x, int64_t width, const real *w,
@@ -166,6 +172,7 @@ typedef struct UnrollShape {
     bool later_fuses;      /* the input of its steps is fc [E(x_{t+1}) ; the last output], with an fc of its own */
     double state_gradient; /* the share of a step's gradient that reaches the state before it; 1: all of it */
     double fc_std;         /* initial deviation of fc's columns for the token; see start_token_std */
+    bool reads_pairs;      /* q, k and v read pairs of vectors, and the caller makes the input of each step */
     bool qk_start_anew;    /* q and k start random, because the target normalises its heads and this layer does not */
 } UnrollShape;
 
@@ -192,7 +199,7 @@ NetTensor unroll_tensor(const UnrollShape *s, int32_t i);
 typedef struct UnrollStep {
     int32_t n;
     const int32_t *chains;        /* [n] the position t at which each row's chain began, ascending */
-    real *pair;                   /* [n][2C] the input of fc; unused where the step is not fused */
+    real *pair;                   /* [n][2C] the input of fc, or with reads_pairs of q, k and v */
     real *x;                      /* [n][C] the layer's input */
     real *attn_normed, *attn_rms; /* [n][C], [n] */
     real *q, *k, *v;              /* [n][H*D], [n][G*D] twice; q and k rotated */
@@ -229,6 +236,15 @@ void unroll_zero(const UnrollShape *s, UnrollActs *a, const TrainSequence *seq);
 /* From a->steps[i].df, after the loss: adds to dw. */
 void unroll_backward(const UnrollShape *s, real *const *w, real *const *dw, UnrollActs *a);
 
+/* The parts of these passes, for a network with reads_pairs. After unroll_choose_rows it makes x and pair of each step
+ * in turn, and unroll_run_step computes f from them. After unroll_begin_back, from the last step to the first,
+ * unroll_step_back turns df of a step into a->dx and a->dpair, the derivatives with respect to x and pair; steps without
+ * rows are left out. */
+void unroll_choose_rows(const UnrollShape *s, UnrollActs *a, const TrainSequence *seq);
+void unroll_run_step(const UnrollShape *s, real *const *w, UnrollActs *a, int32_t step);
+void unroll_begin_back(const UnrollShape *s, UnrollActs *a);
+void unroll_step_back(const UnrollShape *s, real *const *w, real *const *dw, UnrollActs *a, int32_t step);
+
 /* The confidence head of src/draft/learned in training. */
 
 typedef struct ConfidenceShape {
@@ -257,6 +273,29 @@ extern const NetClass eagle_net_class;
 /* Lyanna's layer and token info: for an UnrollNet with the method "lyanna" and a norm before attention, whose later
  * steps read only the last output. */
 extern const NetClass lyanna_net_class;
+
+/* EAGLE-3's layer. */
+typedef struct Eagle3Net {
+    UnrollShape layer;   /* with reads_pairs; its C and rope are the drafter's own */
+    int32_t V, n_target; /* the target's vocabulary and width */
+    int32_t n_streams;
+    bool has_fc_bias;
+    bool has_own_output;            /* else the LM head is the target's */
+    bool norms_streams, norms_each; /* a norm before fc: of all streams together, or of each */
+    bool keeps_normed;              /* the residual stream begins with the normed state */
+    bool continues_normed;          /* a later step reads the output after its norm */
+    const int32_t *tokens;          /* [loss.n_own] the target's tokens, if the vocabulary is the drafter's own */
+    const real *embd;               /* [V][C] an embedding of its own, which is frozen; NULL: the target's */
+    HeadLossOptions loss;           /* its n_steps is the layer's; no loss of hidden states */
+    /* Only for the file; borrowed. */
+    int32_t n_ctx;
+    const int32_t *layers;       /* [n_streams] how many layers have run when each stream is read */
+    const int64_t *map;          /* `tokens` */
+    const float *rope_factors;   /* NULL: none */
+    const GgufTensor *embedding; /* `embd` in its type */
+} Eagle3Net;
+
+extern const NetClass eagle3_net_class;
 
 /* Medusa's heads. */
 typedef struct MedusaNet {

@@ -62,6 +62,7 @@ static bool is_fused(const UnrollShape *s, int32_t step) { return step == 0 || s
 static int64_t fc_in(const UnrollShape *s, int32_t step) {
     return s->fuses_token || (step > 0 && s->later_fuses) ? 2 * s->C : s->C;
 }
+static int64_t attention_in(const UnrollShape *s) { return s->reads_pairs ? 2 * s->C : s->C; }
 /* Learned vectors of a parallel chain; a chain of one step has one that is not used. */
 static int32_t n_chain_inputs(const UnrollShape *s) { return s->n_steps > 1 ? s->n_steps - 1 : 1; }
 
@@ -184,7 +185,7 @@ static bool goes_on(const UnrollShape *s, const TrainSequence *seq, int32_t t) {
 }
 
 /* Step i + 1 from t predicts at position t + i + 1, which must lie within the sequence. */
-static void choose_rows(const UnrollShape *s, UnrollActs *a, const TrainSequence *seq) {
+void unroll_choose_rows(const UnrollShape *s, UnrollActs *a, const TrainSequence *seq) {
     int32_t n = 0;
     for (int32_t t = 0; t < seq->T; t++)
         if (goes_on(s, seq, t)) a->chains[n++] = t;
@@ -241,20 +242,22 @@ static UnrollAttention attention_of(const UnrollShape *s, const UnrollActs *a, i
                              a->steps[step].chains, a->steps[0].k, a->steps[0].v, own_k,     own_v};
 }
 
-/* Returns the input of a step's attention: the norm of x, or x itself. */
+/* Returns the input of a step's attention, [n][attention_in]: the norm of x, or x itself, or a pair. */
 static real *attention_input(const UnrollShape *s, const UnrollStep *p, int32_t step) {
+    if (s->reads_pairs) return p->pair;
     return has_norm(s, step) ? p->attn_normed : p->x;
 }
 
 static void attention_block(const UnrollShape *s, real *const *w, UnrollActs *a, int32_t step) {
     UnrollStep *p = &a->steps[step];
     int64_t n = p->n, C = s->C, Q = q_dim(s), K = kv_dim(s), D = s->head_dim, R = s->rope->params.n_rot;
+    int64_t n_in = attention_in(s);
     RopeStyle style = s->rope->params.style;
     real *own_k[UNROLL_MAX_STEPS], *own_v[UNROLL_MAX_STEPS], *in = attention_input(s, p, step);
     if (has_norm(s, step)) rmsnorm_forward(in, p->attn_rms, p->x, w[UNROLL_ATTN_NORM], n, C, (real)s->rms_eps);
-    linear_forward(p->q, in, w[UNROLL_Q], NULL, n, C, Q);
-    linear_forward(p->k, in, w[UNROLL_K], NULL, n, C, K);
-    linear_forward(p->v, in, w[UNROLL_V], NULL, n, C, K);
+    linear_forward(p->q, in, w[UNROLL_Q], NULL, n, n_in, Q);
+    linear_forward(p->k, in, w[UNROLL_K], NULL, n, n_in, K);
+    linear_forward(p->v, in, w[UNROLL_V], NULL, n, n_in, K);
     take_rows(a->angles, a->cos_sin, p->chains, step, p->n, R);
     rope_forward(style, p->q, a->angles, n, s->n_head, D, R);
     rope_forward(style, p->k, a->angles, n, s->n_head_kv, D, R);
@@ -275,13 +278,17 @@ static void feed_forward_block(const UnrollShape *s, real *const *w, UnrollActs 
     for (int32_t i = 0; i < p->n; i++) add_to(p->f + p->chains[i] * C, p->x_mid + i * C, a->delta + i * C, C);
 }
 
+void unroll_run_step(const UnrollShape *s, real *const *w, UnrollActs *a, int32_t step) {
+    real *const *of_layer = layer_of_step(s, w, step);
+    attention_block(s, of_layer, a, step);
+    feed_forward_block(s, of_layer, a, step);
+}
+
 void unroll_forward(const UnrollShape *s, real *const *w, UnrollActs *a, const TrainSequence *seq) {
-    choose_rows(s, a, seq);
+    unroll_choose_rows(s, a, seq);
     for (int32_t step = 0; step < s->n_steps && a->steps[step].n; step++) {
-        real *const *of_layer = layer_of_step(s, w, step);
         make_input(s, w, a, seq, step);
-        attention_block(s, of_layer, a, step);
-        feed_forward_block(s, of_layer, a, step);
+        unroll_run_step(s, w, a, step);
     }
 }
 
@@ -313,19 +320,21 @@ static void attention_back(const UnrollShape *s, real *const *w, real *const *dw
     RopeStyle style = s->rope->params.style;
     real *own_k[UNROLL_MAX_STEPS], *own_v[UNROLL_MAX_STEPS], *own_dk[UNROLL_MAX_STEPS], *own_dv[UNROLL_MAX_STEPS];
     const real *in = attention_input(s, p, step);
+    int64_t n_in = attention_in(s);
     UnrollAttention attention = attention_of(s, a, step, own_k, own_v);
     for (int32_t i = 1; i <= step; i++) own_dk[i - 1] = a->steps[i].dk, own_dv[i - 1] = a->steps[i].dv;
     zero(a->dattended, n * Q), zero(a->dq, n * Q), zero(a->dnormed, n * C);
+    if (s->reads_pairs) zero(a->dpair, n * n_in);
     linear_backward(a->dattended, dw[UNROLL_O], NULL, a->dx, p->attended, w[UNROLL_O], n, Q, C);
     unroll_attention_backward(a->dq, a->steps[0].dk, a->steps[0].dv, own_dk, own_dv, a->dattended, p->probs, p->q,
                               a->dscores, &attention);
     take_rows(a->angles, a->cos_sin, p->chains, step, p->n, R);
     rope_backward(style, a->dq, a->angles, n, s->n_head, D, R);
     rope_backward(style, p->dk, a->angles, n, s->n_head_kv, D, R);
-    real *din = has_norm(s, step) ? a->dnormed : a->dx;
-    linear_backward(din, dw[UNROLL_Q], NULL, a->dq, in, w[UNROLL_Q], n, C, Q);
-    linear_backward(din, dw[UNROLL_K], NULL, p->dk, in, w[UNROLL_K], n, C, K);
-    linear_backward(din, dw[UNROLL_V], NULL, p->dv, in, w[UNROLL_V], n, C, K);
+    real *din = s->reads_pairs ? a->dpair : has_norm(s, step) ? a->dnormed : a->dx;
+    linear_backward(din, dw[UNROLL_Q], NULL, a->dq, in, w[UNROLL_Q], n, n_in, Q);
+    linear_backward(din, dw[UNROLL_K], NULL, p->dk, in, w[UNROLL_K], n, n_in, K);
+    linear_backward(din, dw[UNROLL_V], NULL, p->dv, in, w[UNROLL_V], n, n_in, K);
     if (has_norm(s, step))
         rmsnorm_backward(a->dx, dw[UNROLL_ATTN_NORM], a->dnormed, p->x, w[UNROLL_ATTN_NORM], p->attn_rms, n, C);
 }
@@ -366,19 +375,27 @@ static void input_back(const UnrollShape *s, real *const *w, real *const *dw, Un
     }
 }
 
-void unroll_backward(const UnrollShape *s, real *const *w, real *const *dw, UnrollActs *a) {
+void unroll_begin_back(const UnrollShape *s, UnrollActs *a) {
     for (int32_t i = 0; i < s->n_steps; i++) {
         zero(a->steps[i].dk, a->steps[i].n * kv_dim(s));
         zero(a->steps[i].dv, a->steps[i].n * kv_dim(s));
     }
     if (s->is_parallel) zero(a->dfirst, a->steps[0].n * s->C);
+}
+
+void unroll_step_back(const UnrollShape *s, real *const *w, real *const *dw, UnrollActs *a, int32_t step) {
+    const UnrollStep *p = &a->steps[step];
+    real *const *of_layer = layer_of_step(s, w, step), *const *dlayer = layer_of_step(s, dw, step);
+    take_rows(a->dx, p->df, p->chains, 0, p->n, s->C);
+    feed_forward_back(s, of_layer, dlayer, a, step);
+    attention_back(s, of_layer, dlayer, a, step);
+}
+
+void unroll_backward(const UnrollShape *s, real *const *w, real *const *dw, UnrollActs *a) {
+    unroll_begin_back(s, a);
     for (int32_t step = s->n_steps - 1; step >= 0; step--) {
-        UnrollStep *p = &a->steps[step];
-        if (p->n == 0) continue;
-        take_rows(a->dx, p->df, p->chains, 0, p->n, s->C);
-        real *const *of_layer = layer_of_step(s, w, step), *const *dlayer = layer_of_step(s, dw, step);
-        feed_forward_back(s, of_layer, dlayer, a, step);
-        attention_back(s, of_layer, dlayer, a, step);
+        if (a->steps[step].n == 0) continue;
+        unroll_step_back(s, w, dw, a, step);
         input_back(s, w, dw, a, step);
     }
 }

@@ -169,6 +169,8 @@ const NetClass eagle_net_class = {"eagle",
                                   unroll_net_learn,
                                   unroll_net_set_keys,
                                   NULL,
+                                  NULL,
+                                  false,
                                   NULL};
 
 /* Lyanna's drafter (sections 4 and 5 of the paper; src/draft/learned/draft_lyanna.c runs it).
@@ -223,4 +225,6 @@ const NetClass lyanna_net_class = {"lyanna",
                                    unroll_net_learn,
                                    set_keys,
                                    NULL,
-                                   "eagle"};
+                                   "eagle",
+                                   false,
+                                   NULL};

@@ -188,7 +188,9 @@ int drafter_file_open(DrafterFile *f, const char *path, const char *method, cons
     if (!status) status = gguf_check(target->gguf, err); /* the fingerprint reads the target's weights */
     if (!status) {
         f->is_published = drafter_file_published_method(f->gguf) != NULL;
-        status = f->is_published ? check_vocabulary(f->gguf, target, err) : check_target(f->gguf, target, err);
+        bool has_fingerprint = gguf_find_key(f->gguf, DRAFTER_KEY("target.fingerprint")) >= 0;
+        if (f->is_published) status = check_vocabulary(f->gguf, target, err);
+        if (!status && (has_fingerprint || !f->is_published)) status = check_target(f->gguf, target, err);
     }
     fr_error changed; /* if the target's file has changed meanwhile, that is the real cause of any failure */
     int check = status == FR_OK || status == FR_ERR_MISMATCH ? gguf_check(target->gguf, &changed) : FR_OK;
@@ -374,14 +376,15 @@ static void set_training(GgufWriter *w, const DrafterTraining *t) {
     set_text(w, DRAFTER_KEY("training.traffic.hash"), digits);
 }
 
-GgufWriter *drafter_file_writer(const char *method, const Model *target, const DrafterTraining *training) {
+static GgufWriter *open_writer(const char *architecture, const char *method, const Model *target,
+                               const DrafterTraining *training) {
     GgufWriter *w = gguf_writer_new();
     if (!w) return NULL;
     char target_name[NAME_MAX_BYTES], print[17], name[NAME_MAX_BYTES + 64];
     name_of_target(target, target_name);
     write_fingerprint(target, print);
     snprintf(name, sizeof name, "%s for %s", method, target_name);
-    set_text(w, "general.architecture", DRAFTER_ARCHITECTURE);
+    set_text(w, "general.architecture", architecture);
     set_text(w, "general.name", name);
     set_text(w, DRAFTER_KEY("method"), method);
     set_text(w, DRAFTER_KEY("target.name"), target_name);
@@ -389,5 +392,17 @@ GgufWriter *drafter_file_writer(const char *method, const Model *target, const D
     gguf_set_u32(w, DRAFTER_KEY("target.embedding_length"), (uint32_t)target->hparams.n_embd);
     gguf_set_u32(w, DRAFTER_KEY("target.vocabulary_size"), (uint32_t)target->hparams.n_vocab);
     if (training) set_training(w, training);
+    return w;
+}
+
+GgufWriter *drafter_file_writer(const char *method, const Model *target, const DrafterTraining *training) {
+    return open_writer(DRAFTER_ARCHITECTURE, method, target, training);
+}
+
+GgufWriter *drafter_file_published_writer(const char *method, const Model *target, const DrafterTraining *training) {
+    static const char prefix[] = "tokenizer.";
+    GgufWriter *w = open_writer(method, method, target, training);
+    for (int64_t i = 0; w && i < gguf_n_kv(target->gguf); i++)
+        if (strncmp(gguf_key(target->gguf, i), prefix, sizeof prefix - 1) == 0) gguf_copy_kv(w, target->gguf, i);
     return w;
 }

@@ -16,7 +16,8 @@
  *   forerun-drafter.<method>.*       its shape (learned/learned_files.h)
  *
  * Some methods also read files that others have published in GGUF. The architecture of such a file is the name of the
- * method, its keys are "<method>.*", and it has the vocabulary of its target in the place of a fingerprint.
+ * method, its keys are "<method>.*", and it has the vocabulary of its target in the place of a fingerprint. Where
+ * `forerun train` writes such a file, it has the keys target.* and training.* above, too.
  */
 #ifndef DRAFTER_DRAFTER_FILE_H
 #define DRAFTER_DRAFTER_FILE_H
@@ -101,5 +102,7 @@ typedef struct DrafterTraining {
 /* Makes a writer that already holds the keys above. The caller adds the method's own keys and tensors and finishes
  * it. Returns NULL if there is no memory. */
 GgufWriter *drafter_file_writer(const char *method, const Model *target, const DrafterTraining *training);
+/* The same for a file as others publish it, which has the target's vocabulary, too. */
+GgufWriter *drafter_file_published_writer(const char *method, const Model *target, const DrafterTraining *training);
 
 #endif

@@ -20,7 +20,7 @@ static void add_commands(const char *args, const char *title, const char *before
     assert_int_equal(cli_run(args, text, sizeof text), 0);
     char *line = strstr(text, title), name[32];
     if (!line) fail_msg("there is no '%s' in %s", title, text);
-    for (line += strlen(title); sscanf(line, "  %31[a-z-]", name) == 1; line += strcspn(line, "\n") + 1) {
+    for (line += strlen(title); sscanf(line, "  %31[a-z0-9-]", name) == 1; line += strcspn(line, "\n") + 1) {
         if (line[2] == ' ' || strcmp(name, "train") == 0)
             continue; /* a summary goes on; its methods are added instead */
         assert_true(n_commands < MAX_COMMANDS);

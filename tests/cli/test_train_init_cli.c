@@ -48,6 +48,7 @@ static void training_continues_from_the_file(void **state) {
                                           "lyanna --form paper --rank 32 --hot-tokens 64 --ff 64",
                                           "eagle",
                                           "eagle --rank 32",
+                                          "eagle3 --hot-tokens 64 --stream-norm each",
                                           "redrafter",
                                           "redrafter --start embedding --blocks 1",
                                           "medusa --lm-head target",

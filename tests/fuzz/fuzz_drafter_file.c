@@ -17,18 +17,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 
 enum { N_PROMPT = 6, N_TOKENS = 8 };
 
-/* Returns the methods whose files are read: those that `forerun train` makes files for, then eagle3. */
-static const char *const *file_methods(void) {
-    static const char *names[32];
-    int n = 0;
-    for (const char *const *m = trained_methods(); *m; m++) names[n++] = *m;
-    names[n] = "eagle3";
-    return names;
-}
-
 /* Returns the method that this byte selects. */
 static const char *method_of(uint8_t byte) {
-    const char *const *methods = file_methods();
+    const char *const *methods = trained_methods();
     int n = 0;
     while (methods[n]) n++;
     return methods[byte % n];
@@ -88,7 +79,7 @@ static const int32_t *plain_text(void) {
     if (has_plain) return plain;
     has_plain = generate(NULL, plain, &err);
     fr_assert(has_plain);
-    for (const char *const *m = file_methods(); *m; m++) {
+    for (const char *const *m = trained_methods(); *m; m++) {
         char path[64], draft[64];
         snprintf(path, sizeof path, "tests/fuzz/corpus/drafter_file/%s", *m);
         FILE *f = fopen(path, "rb");

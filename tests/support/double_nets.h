@@ -24,6 +24,7 @@
 #define acts_open NET_NAME(acts_open)
 #define learn NET_NAME(learn)
 #define learn_head NET_NAME(learn_head)
+#define learn_positions NET_NAME(learn_positions)
 #define n_tensors NET_NAME(n_tensors)
 #define open_arrays NET_NAME(open_arrays)
 #define set_keys NET_NAME(set_keys)
@@ -41,10 +42,14 @@
 #define NET space
 #include "train/space_net.c"
 #undef NET
+#define NET eagle3
+#include "train/eagle3_net.c"
+#undef NET
 #undef acts_close
 #undef acts_open
 #undef learn
 #undef learn_head
+#undef learn_positions
 #undef n_tensors
 #undef open_arrays
 #undef set_keys

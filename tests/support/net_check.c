@@ -21,7 +21,7 @@ typedef struct Rig {
     void *acts;
     int32_t *tokens;
     uint8_t *loss_mask;
-    double *hidden, *embd, *head;
+    double *hidden, *embd, *head, *streams;
     TrainSequence seq;
     double weight;
 } Rig;
@@ -56,13 +56,14 @@ static void open_rig(Rig *r, const NetCase *c, int32_t T, double weight) {
     r->hidden = random_numbers(1, (int64_t)T * c->C, 1);
     r->embd = random_numbers(2, (int64_t)c->V * c->C, 1);
     r->head = random_numbers(3, (int64_t)c->V * c->C, 1);
-    r->seq = (TrainSequence){T, r->tokens, r->loss_mask, r->hidden, r->embd, r->head, NULL};
+    r->streams = random_numbers(4, (int64_t)T * NET_CHECK_STREAMS * c->C, 1);
+    r->seq = (TrainSequence){T, r->tokens, r->loss_mask, r->hidden, r->embd, r->head, r->streams, NULL};
 }
 
 static void close_rig(Rig *r) {
     for (int32_t i = 0; i < r->n_tensors; i++) free(r->w[i]), free(r->dw[i]);
     r->c->class->acts_close(r->acts);
-    free(r->tokens), free(r->loss_mask), free(r->hidden), free(r->embd), free(r->head);
+    free(r->tokens), free(r->loss_mask), free(r->hidden), free(r->embd), free(r->head), free(r->streams);
 }
 
 static double loss(void *ctx) {
@@ -187,7 +188,7 @@ void net_check_mask(const NetCase *c) {
     double one = learn(&r).loss;
     r.tokens[11] = (r.tokens[11] + 1) % c->V; /* this token comes after everything that the position and its chains
                                                * read */
-    for (int32_t k = 0; k < c->C; k++) r.hidden[10 * c->C + k] = 5;
+    for (int32_t k = 0; k < c->C; k++) r.hidden[10 * c->C + k] = r.streams[10 * NET_CHECK_STREAMS * c->C + k] = 5;
     double again = learn(&r).loss;
     if (one != again)
         fail_msg("%s: the loss at a position depends on what follows it: %.17g, %.17g", c->what, one, again);

@@ -5,6 +5,8 @@
 
 #include <stdint.h>
 
+enum { NET_CHECK_STREAMS = 3 }; /* TrainSequence.streams */
+
 typedef struct NetCase {
     const char *what;
     const struct NetClass *class; /* compiled in double */

@@ -27,6 +27,10 @@ static const HeadLossOptions weighted_steps = {
 static const HeadLossOptions hard_labels = {
     .token_weight = 1, .hidden_weight = 0.5, .hard_labels = true, .regression = REGRESSION_MSE, .n_steps = 1};
 
+static const HeadLossOptions one_step = {.token_weight = 1, .n_steps = 1};
+static const HeadLossOptions weighted_tokens = {.token_weight = 0.6, .n_steps = 3, .step_weights = rising};
+static const HeadLossOptions hard_tokens = {.token_weight = 1, .hard_labels = true, .n_steps = 1};
+
 static const UnrollShape layer = {.C = C,
                                   .n_ff = 7,
                                   .n_head = 4,
@@ -38,13 +42,14 @@ static const UnrollShape layer = {.C = C,
                                   .fuses_token = true,
                                   .state_gradient = 1};
 
-static NetCase cases[32];
+static NetCase cases[40];
 static int n_cases;
 static MedusaNet medusas[2];
 static HydraNet hydra;
 static RedrafterNet redrafter;
 static UnrollNet eagles[5], lyannas[15];
 static SpaceNet spaces[3];
+static Eagle3Net eagle3s[5];
 
 static void add_case(const char *what, const NetClass *class, const void *net) {
     cases[n_cases++] = (NetCase){what, class, net, C, V};
@@ -85,7 +90,7 @@ static void keep_states(const UnrollShape *s, const UnrollActs *a, int32_t T) {
 
 static void forward_from_kept_states(const UnrollShape *s, double *const *w, UnrollActs *a, const TrainSequence *seq) {
     static double mixed[MAX_STATES];
-    choose_rows(s, a, seq);
+    unroll_choose_rows(s, a, seq);
     for (int32_t step = 0; step < s->n_steps && a->steps[step].n; step++) {
         double *const *of_layer = layer_of_step(s, w, step), *state = step ? a->steps[step - 1].f : NULL;
         for (int32_t i = 0; step && i < seq->T * C; i++)
@@ -154,6 +159,32 @@ static void add_space(SpaceNet *net, const char *what, const HeadLossOptions *lo
     add_case(what, &space_net_class, net);
 }
 
+static void add_eagle3(Eagle3Net *net, const char *what, const HeadLossOptions *loss, int32_t width) {
+    *net = (Eagle3Net){.layer = layer,
+                       .V = V,
+                       .n_target = C,
+                       .n_streams = NET_CHECK_STREAMS,
+                       .has_own_output = true,
+                       .loss = *loss};
+    net->layer.method = "eagle3";
+    net->layer.reads_pairs = true;
+    net->layer.C = width;
+    net->layer.n_steps = loss->n_steps;
+    if (width != C) net->embd = take_numbers(V * width);
+    add_case(what, &eagle3_net_class, net);
+}
+
+/* With a vocabulary of five tokens, in another order than the target's. */
+static void add_own_vocabulary(Eagle3Net *net, const char *what, const HeadLossOptions *loss) {
+    static int32_t tokens[] = {8, 1, 12, 4, 3}, own_of[V];
+    for (int32_t i = 0; i < V; i++) own_of[i] = -1;
+    for (int32_t i = 0; i < 5; i++) own_of[tokens[i]] = i;
+    add_eagle3(net, what, loss, C);
+    net->tokens = tokens;
+    net->loss.own_of = own_of;
+    net->loss.n_own = 5;
+}
+
 static int make_cases(void **state) {
     (void)state;
     const RopeParams params = {.style = ROPE_HALVES, .n_rot = 4, .base = 100, .factor = 1};
@@ -195,6 +226,14 @@ static int make_cases(void **state) {
     add_space(&spaces[0], "space", &soft_labels, 0);
     add_space(&spaces[1], "space, two blocks", &soft_labels, 2);
     add_space(&spaces[2], "space, one mask", &hard_labels, 1);
+    add_eagle3(&eagle3s[0], "eagle3, a norm before fc, the residual stream normed", &weighted_tokens, C);
+    add_eagle3(&eagle3s[1], "eagle3, a width of its own, norms of streams and of outputs", &soft_labels, 8);
+    add_eagle3(&eagle3s[2], "eagle3, the target's LM head, a bias of fc", &one_step, C);
+    add_own_vocabulary(&eagle3s[3], "eagle3, a vocabulary of its own", &soft_labels);
+    add_own_vocabulary(&eagle3s[4], "eagle3, the same with hard labels", &hard_tokens);
+    eagle3s[0].norms_streams = eagle3s[0].keeps_normed = true;
+    eagle3s[1].norms_each = eagle3s[1].continues_normed = true;
+    eagle3s[2].has_own_output = false, eagle3s[2].has_fc_bias = true;
     return 0;
 }
 

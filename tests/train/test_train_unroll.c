@@ -167,7 +167,7 @@ static TrainSums loss_at(const NetClass *class, const void *net, const int32_t *
     loss_mask[p] = 1;
     void *acts = class->acts_open(net, p + 1, NULL);
     assert_non_null(acts);
-    const TrainSequence seq = {p + 1, tokens, loss_mask, hidden, frozen.embd, frozen.head, NULL};
+    const TrainSequence seq = {p + 1, tokens, loss_mask, hidden, frozen.embd, frozen.head, NULL, NULL};
     class->learn(net, weights, NULL, acts, &seq, 0, &sums);
     class->acts_close(acts);
     return sums;
@@ -202,7 +202,7 @@ static void check_tree(bool is_eagle, const char *path) {
     assert_non_null(hidden);
     snprintf(spec, sizeof spec, "%s:file=%s,depth=%d,top=3", is_eagle ? "eagle" : "lyanna", path, DEPTH);
     rig_tokens(21, n_vocab, tokens, N_TEXT);
-    if (frozen_read(&frozen, tokens, N_TEXT - 1, hidden, &err)) fail_msg("%s", err.message);
+    if (frozen_read(&frozen, tokens, N_TEXT - 1, hidden, NULL, &err)) fail_msg("%s", err.message);
     learned_rig_open_reader(&reader, frozen.weights);
     Drafter *d = learned_rig_open_drafter(&reader, spec, 1);
     learned_rig_feed(&reader, d, 0, tokens, N_TEXT, 5);
@@ -251,7 +251,7 @@ static void check_confidence(bool is_eagle, const char *path) {
     assert_non_null(hidden);
     snprintf(spec, sizeof spec, "%s:file=%s,depth=%d,top=3", is_eagle ? "eagle" : "lyanna", path, DEPTH);
     rig_tokens(21, n_vocab, tokens, N_TEXT);
-    if (frozen_read(&frozen, tokens, N_TEXT - 1, hidden, &err)) fail_msg("%s", err.message);
+    if (frozen_read(&frozen, tokens, N_TEXT - 1, hidden, NULL, &err)) fail_msg("%s", err.message);
     learned_rig_open_reader(&reader, frozen.weights);
     Drafter *d = learned_rig_open_drafter(&reader, spec, 1);
     learned_rig_feed(&reader, d, 0, tokens, N_TEXT, 5);
@@ -376,7 +376,7 @@ static void the_layer_adds_nothing_at_first(void **state) {
     fr_error err;
     rank = 0, n_hot = 0, gate_rank = 0, first_token = true, is_parallel = false;
     rig_tokens(3, frozen.model->hparams.n_vocab, tokens, N_TEXT);
-    if (frozen_read(&frozen, tokens, N_TEXT, hidden, &err)) fail_msg("%s", err.message);
+    if (frozen_read(&frozen, tokens, N_TEXT, hidden, NULL, &err)) fail_msg("%s", err.message);
     for (int32_t is_eagle = 0; is_eagle < 2; is_eagle++) {
         const HeadLossOptions loss = {.hidden_weight = 1, .regression = REGRESSION_MSE, .n_steps = 1};
         const UnrollNet net = is_eagle ? eagle_of(loss) : lyanna_of(loss);
@@ -407,7 +407,7 @@ static void later_steps_may_learn_only_tokens(void **state) {
     float *hidden = mem_alloc((size_t)(N_TEXT * frozen.model->hparams.n_embd) * sizeof *hidden);
     fr_error err;
     rig_tokens(3, frozen.model->hparams.n_vocab, tokens, N_TEXT);
-    if (frozen_read(&frozen, tokens, N_TEXT, hidden, &err)) fail_msg("%s", err.message);
+    if (frozen_read(&frozen, tokens, N_TEXT, hidden, NULL, &err)) fail_msg("%s", err.message);
     HeadLossOptions loss = {.hidden_weight = 1, .regression = REGRESSION_MSE, .n_steps = 1};
     const UnrollNet net = eagle_of(loss);
     Trainer *t = open_trainer(&eagle_net_class, &net);

@@ -88,14 +88,6 @@ static void close_eagle3(Drafter *drafter) {
 
 /* ---- keys ----------------------------------------------------------------------------------------------- */
 
-/* The keys that only this method has (learned_files.h). */
-typedef struct Eagle3Keys {
-    const Gguf *gguf;
-    const Model *target;
-    int32_t n_layers, layers[MAX_KEPT_LAYERS];
-    bool norms_before_fc, norms_each_stream, keeps_normed, continues_normed;
-} Eagle3Keys;
-
 static void read_layers(KeyReader *r, Eagle3Keys *k) {
     const char *what = key_index(r, EAGLE3_KEY_LAYERS) >= 0 ? EAGLE3_KEY_LAYERS : EAGLE3_KEY_OLD_LAYERS;
     int64_t kv = key_index(r, what), n = kv < 0 ? 0 : gguf_kv_count(k->gguf, kv);
@@ -109,7 +101,7 @@ static void read_layers(KeyReader *r, Eagle3Keys *k) {
     for (int32_t i = 0; i < n; i++) k->layers[i] = (int32_t)key_number_of_layer(r, what, i, 0);
 }
 
-static void read_keys(KeyReader *r, void *user) {
+static void read_more(KeyReader *r, void *user) {
     Eagle3Keys *k = user;
     int32_t n_embd = k->target->hparams.n_embd, n = key_int(r, EAGLE3_KEY_TARGET_WIDTH, n_embd, 1, 1 << 18);
     if (n != n_embd)
@@ -122,6 +114,16 @@ static void read_keys(KeyReader *r, void *user) {
     k->norms_each_stream = key_bool(r, EAGLE3_KEY_NORM_EACH_STREAM, false);
     k->keeps_normed = key_bool(r, EAGLE3_KEY_NORM_BEFORE_RESIDUAL, false);
     k->continues_normed = key_bool(r, EAGLE3_KEY_NORM_OUTPUT, false);
+}
+
+int eagle3_read_keys(Hparams *h, Eagle3Keys *k, const DrafterFile *f, const Model *target, fr_error *err) {
+    char prefix[64];
+    *k = (Eagle3Keys){.gguf = f->gguf, .target = target};
+    snprintf(prefix, sizeof prefix, "%seagle3", drafter_file_prefix(f));
+    int status = hparams_read_drafter(h, f->gguf, prefix, read_more, k, err);
+    if (status || h->n_layer == 1) return status;
+    return error_set(err, FR_ERR_UNSUPPORTED, "%s: has %d layers, and EAGLE-3 drafters have one", gguf_path(f->gguf),
+                     h->n_layer);
 }
 
 /* ---- weights -------------------------------------------------------------------------------------------- */
@@ -215,13 +217,7 @@ static int read_weights(Eagle3 *e, Eagle3Keys *k, fr_error *err) {
     Eagle *d = &e->eagle;
     LearnedDrafter *l = &d->learned;
     Hparams h;
-    char prefix[64];
-    *k = (Eagle3Keys){.gguf = l->file.gguf, .target = l->target};
-    snprintf(prefix, sizeof prefix, "%seagle3", drafter_file_prefix(&l->file));
-    int status = hparams_read_drafter(&h, l->file.gguf, prefix, read_keys, k, err);
-    if (!status && h.n_layer != 1)
-        status = error_set(err, FR_ERR_UNSUPPORTED, "%s: has %d layers, and EAGLE-3 drafters have one",
-                           gguf_path(l->file.gguf), h.n_layer);
+    int status = eagle3_read_keys(&h, k, &l->file, l->target, err);
     d->layer.model = (Model){.gguf = l->file.gguf, .hparams = h, .n_ropes = 1, .token_embd = l->target->token_embd};
     if (!status) status = read_vectors(e, k, &h, err);
     if (!status) status = read_matrices(e, &h, err);

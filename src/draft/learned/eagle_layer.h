@@ -45,6 +45,17 @@ int eagle_plan(Eagle *d, const char *method, const EaglePlan *plan, const Drafte
 int eagle_open_layer(Eagle *d, const char *method, const EntryQueueOptions *input, fr_error *err);
 void eagle_release(Eagle *d); /* everything but the struct itself, after a failure as well */
 
+/* The keys that only the files of eagle3 have (learned_files.h). */
+typedef struct Eagle3Keys {
+    const Gguf *gguf;
+    const Model *target;
+    int32_t n_layers, layers[MAX_KEPT_LAYERS];
+    bool norms_before_fc, norms_each_stream, keeps_normed, continues_normed;
+} Eagle3Keys;
+
+/* Reads and checks the keys of such a file for that target; *h is the shape of its layer. */
+int eagle3_read_keys(Hparams *h, Eagle3Keys *k, const DrafterFile *f, const Model *target, fr_error *err);
+
 /* The functions of a DrafterClass. */
 int eagle_begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
 int eagle_observe_prompt(Drafter *drafter, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
