@@ -220,6 +220,7 @@ static int read_shape_of(DrafterFile *f, const Model *target, fr_error *err) {
     if (!status && tokens) status = set_vocabulary(tokens, n, err);
     if (status) return status;
     set_layer(&shape, shape.n_ff);
+    net.n_streams = keys.n_layers;
     net.has_own_output = drafter_file_has(f, EAGLE3_OUTPUT);
     net.has_fc_bias = drafter_file_has(f, EAGLE3_FC ".bias");
     net.norms_streams = keys.norms_before_fc && !keys.norms_each_stream;
@@ -248,10 +249,22 @@ static const char *find_difference(void) {
     return settings.n_hot == NOT_GIVEN || settings.n_hot == net.loss.n_own ? NULL : "hot-tokens";
 }
 
+/* Checks that the file has the tensors of the net, before memory is taken for them. */
+static int check_tensors(DrafterFile *f, fr_error *err) {
+    const GgufTensor *ignored;
+    int status = FR_OK;
+    for (int32_t i = 0; i < eagle3_net_class.n_tensors(&net) && !status; i++) {
+        const NetTensor t = eagle3_net_class.tensor(&net, i);
+        status = drafter_file_matrix(f, t.name, t.n, t.n_rows, &ignored, err);
+    }
+    return status;
+}
+
 static int plan_init(const TrainArgs *a, const FrozenTarget *target, fr_error *err) {
     DrafterFile f;
     int status = drafter_file_open(&f, a->init, "eagle3", target->model, err);
     if (!status) status = read_shape_of(&f, target->model, err);
+    if (!status) status = check_tensors(&f, err);
     drafter_file_close(&f);
     const char *other = status ? NULL : find_difference();
     if (!other) return status;

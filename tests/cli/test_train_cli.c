@@ -126,6 +126,28 @@ static void a_drafter_resumes_too_and_drafts(void **state) {
     cli_expect("run -m " VOCAB " -p 'the cat' -n 8 --ctx 16 --draft space:file=" OUT, 0, "");
 }
 
+#define EAGLE3 \
+    "train eagle3 -m " VOCAB " --data " DATA " --valid 0 --length 16 --batch 4 --steps 40 --threads 2 --force -o " OUT \
+    " "
+
+/* A vocabulary of its own is chosen again from the data when a run is resumed. The file of a finished one has the
+ * target's vocabulary, and runs with this target only. */
+static void eagle3_resumes_exactly_and_drafts(void **state) {
+    (void)state;
+    const char *command = EAGLE3 "--hot-tokens 50 --layers 0,1 --stream-norm off --checkpoint-every 4";
+    cli_expect(command, 0, " tokens/s");
+    train_rig_shell("mv " OUT " " DIR "/whole.gguf");
+    assert_true(train_rig_run_with_kills(DIR, command, OUT ".checkpoint", "--resume") > 0);
+    train_rig_shell("cmp " OUT " " DIR "/whole.gguf");
+    cli_expect("inspect " OUT, 0, "architecture    eagle3");
+    cli_expect("run -m " VOCAB " -p 'the cat' -n 8 --ctx 16 --draft eagle3:file=" OUT, 0, "");
+    cli_expect("run -m models/target.gguf -p 'the cat' -n 8 --draft eagle3:file=" OUT " 2>&1", 1,
+               "was trained for a target with 300 tokens");
+    cli_expect("train eagle3 -m " VOCAB " --data " DATA " -o " DIR "/other.gguf --steps 1 --hot-tokens 51 --init " OUT
+               " 2>&1",
+               1, "cannot be continued with these options: its --hot-tokens is another");
+}
+
 #define EAGLE \
     "train eagle -m " VOCAB " --data " DATA " --valid 0 --length 16 --batch 4 --steps 60 --threads 2 --force -o " OUT \
     " "
@@ -283,6 +305,11 @@ static void it_refuses_with_a_reason(void **state) {
          "must be zero or embedding"},
         {"train redrafter -m models/target.gguf --data " DATA " -o " OUT " --hidden-loss-weight 1", 2,
          "unknown option '--hidden-loss-weight'"},
+        {"train eagle3 -m " VOCAB " --data " DATA " -o " OUT " --layers 1,x", 2, "joined by commas"},
+        {"train eagle3 -m " VOCAB " --data " DATA " -o " OUT " --layers 90", 2, "layers, not 90"},
+        {"train eagle3 -m " VOCAB " --data " DATA " -o " OUT " --hot-tokens 300", 2,
+         "--hot-tokens=300 must be less than the 300 tokens"},
+        {"train eagle3 -m " VOCAB " --data " DATA " -o " OUT " --hot-tokens 30 --lm-head target", 2, "has no effect"},
         {"train redrafter --help", 0, "recurrent head for a target"},
         {"train hydra --help", 0, "Hydra's heads for a target"},
         {"train space --help", 0, "SPACE's mask tokens for a target"},
@@ -359,6 +386,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_chat_without_a_template_names_the_remedy),
         cmocka_unit_test(kill_and_resume_change_no_byte),
         cmocka_unit_test(a_drafter_resumes_too_and_drafts),
+        cmocka_unit_test(eagle3_resumes_exactly_and_drafts),
         cmocka_unit_test(noise_resumes_exactly),
         cmocka_unit_test(a_drafter_names_its_precision),
         cmocka_unit_test(medusa_measures_its_heads),

@@ -102,7 +102,9 @@ static void list_kinds(void) {
         kinds[n_kinds++] = (Kind){
             *m, file, mutate_gguf,
             .lines = {"!inspect --tensors %m", "{inspect --json %m", ".run " TARGET "-p abab -n 10 --draft %n:file=%m",
-                      ".run " TARGET "-p abab -n 10 --temp 1 --verify recursive --draft %n:file=%m"}};
+                      ".run " TARGET "-p abab -n 10 --temp 1 --verify recursive --draft %n:file=%m",
+                      "!train %n " TARGET "--data %k/data.jsonl --steps 1 --batch 1 --length 16 --valid 0 --force "
+                      "--init %m -o %o/result"}};
     }
 }
 
