@@ -65,7 +65,7 @@ static const Option option_table[] = {
      OPT_CUSTOM(parse_layers),
      .section = "The drafter",
      .metavar = "N1,N2,...",
-     .default_help = "that of --init; else 2, n / 2 and n - 3 of n layers, and 1, n / 2 and n of fewer than 12",
+     .default_help = "those of --init; else 2, n / 2 and n - 3 of n layers, and n / 4, n / 2 and n of fewer than 12",
      .help = "read the target's hidden states after these numbers of layers"},
     {.key = "ff",
      OPT_INT(Eagle3Settings, n_ff, 1, 1 << 18),
@@ -132,7 +132,7 @@ static void add_layer_read(int32_t after) {
 
 static int choose_layers(const FrozenTarget *target, fr_error *err) {
     int32_t n = target->model->hparams.n_layer;
-    const int32_t usual[] = {n < 12 ? 1 : 2, n / 2, n < 12 ? n : n - 3};
+    const int32_t usual[] = {n < 12 ? n / 4 : 2, n / 2, n < 12 ? n : n - 3};
     for (int32_t i = 0; i < 3 && settings.n_layers == 0; i++) add_layer_read(usual[i]);
     for (int32_t i = 0; i < settings.n_layers; i++) {
         if (settings.layers[i] > n)
