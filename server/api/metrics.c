@@ -188,6 +188,22 @@ static void put_histograms(Writer *w, const ModelMetrics *m) {
                   N_COUNTS);
 }
 
+/* Writes what the processes of divided models have exchanged. For other models the numbers are 0. */
+static void put_ranks(Writer *w, const MetricsGauges *g) {
+    put_family(w, "ranks", "gauge", "Processes among which the model is divided; 0: it is whole.", g->n_ranks,
+               sizeof *g->n_ranks, false);
+    put_family(w, "rank_exchanges_total", "counter", "Exchanges between the processes of a divided model.",
+               g->n_exchanges, sizeof *g->n_exchanges, false);
+    put_family(w, "rank_exchanged_bytes_total", "counter", "Bytes that all processes contributed to exchanges.",
+               g->exchanged_bytes, sizeof *g->exchanged_bytes, false);
+    put_head(w, "rank_exchange_seconds_total", "counter",
+             "Time of the first process in exchanges, where it also waits for processes that still compute.");
+    for (int i = 0; i < w->n_models; i++) {
+        put_sample(w, "rank_exchange_seconds_total", i, "");
+        put(w, buf_printf(w->out, "%.9g\n", g->exchange_s[i]));
+    }
+}
+
 static void put_grammars(Writer *w, const GrammarCacheStats *s) {
     put_head(w, "grammar_cache_queries_total", "counter", "Schemas and grammars of requests.");
     put(w, buf_printf(w->out, "forerun_grammar_cache_queries_total %" PRId64 "\n", s->n_queries));
@@ -252,6 +268,7 @@ bool metrics_write(const Metrics *m, const ServedModel *models, int n_models, co
     put_family(&w, "constrained_requests_total", "counter",
                "Requests that ended whose text was constrained by a schema or grammar.", &m->models->constrained,
                sizeof *m->models, false);
+    put_ranks(&w, gauges);
     put_grammars(&w, &gauges->grammars);
     put_http(&w, m, gauges->n_connections);
     return w.fits;

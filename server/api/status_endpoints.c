@@ -239,8 +239,14 @@ static int show_metrics(ApiCall *call) {
             if (generation_is_open(g)) gauges.n_running[g->model - s->models]++;
             else gauges.n_waiting[g->model - s->models]++;
         }
-    for (int i = 0; i < s->n_models; i++)
-        gauges.kv_usage[i] = (double)atomic_load(&s->models[i].kv_tokens_running) / (double)s->models[i].kv_tokens;
+    for (int i = 0; i < s->n_models; i++) {
+        ServedModel *m = &s->models[i];
+        gauges.kv_usage[i] = (double)atomic_load(&m->kv_tokens_running) / (double)m->kv_tokens;
+        gauges.n_ranks[i] = atomic_load(&m->n_ranks);
+        gauges.n_exchanges[i] = atomic_load(&m->n_exchanges);
+        gauges.exchanged_bytes[i] = atomic_load(&m->exchanged_bytes);
+        gauges.exchange_s[i] = (double)atomic_load(&m->exchange_us) * 1e-6;
+    }
     return api_end_reply(call,
                          !metrics_write(&s->metrics, s->models, s->n_models, &gauges, s->metrics_names, &call->reply));
 }

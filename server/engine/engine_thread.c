@@ -232,6 +232,10 @@ static void run_model(EngineThread *t, ServedModel *m) {
     fr_engine_stats stats = {.struct_size = sizeof stats};
     (void)fr_engine_get_stats(m->engine, &stats);
     atomic_store(&m->kv_tokens_running, stats.kv_tokens_running);
+    atomic_store(&m->n_ranks, stats.n_ranks);
+    atomic_store(&m->n_exchanges, stats.n_exchanges);
+    atomic_store(&m->exchanged_bytes, stats.exchanged_bytes);
+    atomic_store(&m->exchange_us, (int64_t)(stats.exchange_s * 1e6));
 }
 
 /* ---- the thread ------------------------------------------------------------------------------------- */

@@ -46,7 +46,10 @@ typedef struct ServedModel {
     int64_t kv_tokens;                      /* the room of the KV cache */
     int kv_page_size;
     const char *kv_type;
-    _Atomic int64_t kv_tokens_running; /* how much of it running requests hold; the engine thread sets it */
+    /* The engine thread sets these: */
+    _Atomic int64_t kv_tokens_running; /* how much of the room running requests hold */
+    /* For a divided model: the number of its processes, and what they have exchanged in which time; otherwise 0. */
+    _Atomic int64_t n_ranks, n_exchanges, exchanged_bytes, exchange_us;
 
     /* Only the engine thread uses these: */
     Generation *waiting, **waiting_last; /* in order of arrival */

@@ -3,8 +3,8 @@
  * The ranks are threads here; tests/lossless/test_ranks_text.c starts processes. */
 #include "testing.h"
 
+#include "compute/cost.h"
 #include "compute/cpu/cpu.h"
-#include "compute/executor.h"
 #include "compute/ranks/ranks.h"
 #include "model_rig.h"
 
@@ -173,6 +173,29 @@ static void only_what_the_formula_says_is_exchanged(void **state) {
     }
 }
 
+/* The costs that the planner reads are measured with the exchanges in them. */
+static void the_cost_of_a_forward_contains_its_exchanges(void **state) {
+    (void)state;
+    enum { DELAY_US = 3000 };
+    Gguf *gguf = rig_random_gguf(&small_models[0]);
+    Group g;
+    fr_error err;
+    double cheap_s, expensive_s, exchanges_s = 1e-6 * DELAY_US * (4 * small_models[0].n_layer + 2);
+    const int32_t one = 1;
+    if (group_open(&g, gguf, 2, -1)) fail_msg("%s", g.ranks[0].err.message);
+    RigOptions o = rig_options(N_CTX, 1);
+    Executor *e = rig_executor(g.ranks[0].weights, &o);
+    if (cost_measure(e, 0, &one, 1, 3, 0, 0, &cheap_s, &err)) fail_msg("%s", err.message);
+    comm_slow_down(g.ranks[0].ranks->comm, (CommNetwork){.delay_s = 1e-6 * DELAY_US});
+    if (cost_measure(e, 0, &one, 1, 3, 0, 0, &expensive_s, &err)) fail_msg("%s", err.message);
+    print_message("%.2f ms without a network, %.2f ms with exchanges of %.2f ms\n", 1e3 * cheap_s, 1e3 * expensive_s,
+                  1e3 * exchanges_s);
+    assert_true(expensive_s > exchanges_s && expensive_s > cheap_s);
+    rig_executor_close(e);
+    group_close(&g);
+    gguf_close(gguf);
+}
+
 static void another_model_is_refused_by_name(void **state) {
     (void)state;
     Gguf *gguf = rig_random_gguf(&small_models[0]);
@@ -200,6 +223,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_change_no_bit),
         cmocka_unit_test(only_what_the_formula_says_is_exchanged),
+        cmocka_unit_test(the_cost_of_a_forward_contains_its_exchanges),
         cmocka_unit_test(another_model_is_refused_by_name),
         cmocka_unit_test(another_arithmetic_is_refused_by_name),
     };

@@ -128,6 +128,24 @@ static void rows_decide(void **state) {
     assert_int_equal(allocated(&flat, &t, 1, 1e9), 0);
 }
 
+/* A forward of n rows of a model that is divided among processes has as many exchanges as one of a single row. */
+static void more_is_drafted_where_exchanges_are_expensive(void **state) {
+    (void)state;
+    enum { N_EXCHANGES = 130 };
+    const double latencies_s[] = {0, 10e-6, 50e-6, 200e-6}, t1_s = 5e-3, row_s = 3e-3;
+    static Tree t;
+    tree_reset(&t, 1);
+    for (int32_t i = 0; i < 31; i++) tree_add(&t, i, 2, t.nodes[i].p_accept * 0.8f, 0);
+    for (int i = 0, before = 0; i < 4; i++) {
+        double one_s = t1_s + N_EXCHANGES * latencies_s[i];
+        const CostCurve c = {.n = 2, .rows = {1, 32}, .seconds = {one_s, one_s + 31 * row_s}};
+        int32_t n = allocated(&c, &t, 1 / one_s, 1e9);
+        print_message("%3.0f us for an exchange: %d drafted\n", 1e6 * latencies_s[i], n);
+        assert_true(n > before);
+        before = n;
+    }
+}
+
 static void the_curve_follows_the_machine(void **state) {
     (void)state;
     CostCurve c = {.n = 4, .rows = {1, 2, 4, 8}, .seconds = {1, 1.5, 2, 3}};
@@ -191,9 +209,13 @@ static void noise_of_few_rows_leaves_the_others(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_set_of_nodes_is_better),         cmocka_unit_test(rows_decide),
-        cmocka_unit_test(the_curve_follows_the_machine),     cmocka_unit_test(a_forward_corrects_other_sizes),
-        cmocka_unit_test(a_change_of_speed_keeps_the_shape), cmocka_unit_test(noise_of_few_rows_leaves_the_others),
+        cmocka_unit_test(no_set_of_nodes_is_better),
+        cmocka_unit_test(rows_decide),
+        cmocka_unit_test(more_is_drafted_where_exchanges_are_expensive),
+        cmocka_unit_test(the_curve_follows_the_machine),
+        cmocka_unit_test(a_forward_corrects_other_sizes),
+        cmocka_unit_test(a_change_of_speed_keeps_the_shape),
+        cmocka_unit_test(noise_of_few_rows_leaves_the_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -321,6 +321,21 @@ static pid_t child_of(pid_t parent) {
     return found;
 }
 
+/* Checks that the metrics count what two processes exchange. */
+static void check_exchanges(ServeRig *whole, ServeRig *divided) {
+    static const char *const counters[] = {"forerun_rank_exchanges_total{", "forerun_rank_exchanged_bytes_total{",
+                                           "forerun_rank_exchange_seconds_total{"};
+    serve_wait_metric(divided, "forerun_ranks{", 2);
+    assert_true(serve_metric(whole, "forerun_ranks{") == 0);
+    for (int i = 0; i < 3; i++) {
+        double before = serve_metric(divided, counters[i]), end_s = clock_s() + 10;
+        json_decref(serve_json(divided, "/v1/completions", 200, SHORT));
+        while (serve_metric(divided, counters[i]) <= before)
+            if (clock_s() > end_s) fail_msg("%s does not rise", counters[i]);
+        assert_true(serve_metric(whole, counters[i]) == 0);
+    }
+}
+
 /* A model that is divided among processes: an answer is that of one process; when a process dies, the request that runs
  * gets an error, and the server ends, so that its supervisor starts it again. */
 static void a_dead_rank_ends_the_server(void **state) {
@@ -333,6 +348,7 @@ static void a_dead_rank_ends_the_server(void **state) {
     assert_string_equal(json_text_at(expected, "choices.0.text"), json_text_at(got, "choices.0.text"));
     json_decref(expected);
     json_decref(got);
+    check_exchanges(&whole, &s);
     assert_int_equal(serve_stop(&whole), 0);
     pid_t child = child_of(s.pid);
     if (!child) {
