@@ -1,5 +1,6 @@
 /* test_load_memory.c - the peak of memory while a model is loaded, as the system counts it for a separate process: it
- * contains the packed weights without the file; so does a process that maps them (`forerun repack`). */
+ * contains the packed weights without the file; so does a process that maps them (`forerun repack`). Of several ranks,
+ * each has its part of the weights. */
 #include "cli_rig.h"
 
 #include "cli/sandbox.h"
@@ -31,8 +32,9 @@ static void remove_files(void) {
     if (system(command) != 0) fail_msg("%s", command);
 }
 
-/* Returns the peak of the resident memory of `forerun COMMAND`, as a fraction of the size of the model. The child of a
- * fork begins with the peak of its parent, which is small. */
+/* Returns the peak of the resident memory of `forerun COMMAND`, as a fraction of the size of the model; if it has
+ * started processes, that of the largest one. The child of a fork begins with the peak of its parent, which is
+ * small. */
 static double peak(const char *const *command) {
     char program[600];
     struct rusage used;
@@ -74,12 +76,39 @@ static void the_peak_is_near_the_size_of_the_file(void **state) {
     }
 }
 
+/* Returns the peak of the largest rank of a text. */
+static double peak_of_ranks(const char *n) {
+    const char *const run[] = {"forerun", "run", "-m", model,     "-p",   "a",       "-n", "1", "-c",
+                               "64",      "-t",  "1",  "--draft", "none", "--ranks", n,    NULL};
+    return peak(run);
+}
+
+static void a_rank_has_its_part_of_the_weights(void **state) {
+    (void)state;
+    enum { N_RANKS = 2 };
+    const char *const repack[] = {"forerun", "repack", "-m", model, NULL};
+    if (SANDBOX_SANITIZED) skip();
+    write_model("--type Q8_0 --layers 15 --vocab 8192");
+    double one = peak_of_ranks("1"), most = 1.1 / N_RANKS + one - 1, packing = peak_of_ranks("2");
+    peak(repack);
+    double copying = peak_of_ranks("2");
+    print_message("the peak of one process is %.3f of the file; that of a rank of two is %.3f if it packs its weights, "
+                  "%.3f if it copies them, and must be below %.3f\n",
+                  one, packing, copying, most);
+    assert_true(packing < most);
+    assert_true(copying < most);
+    remove_files();
+}
+
 int main(int argc, char **argv) {
     (void)argc;
     cli_rig_begin(argv[0]);
     snprintf(cache, sizeof cache, "%s/load-memory-cache", getenv("XDG_CACHE_HOME"));
     if (mkdir(cache, 0700) != 0 && errno != EEXIST) return 1;
     setenv("XDG_CACHE_HOME", cache, 1);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_peak_is_near_the_size_of_the_file)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_peak_is_near_the_size_of_the_file),
+        cmocka_unit_test(a_rank_has_its_part_of_the_weights),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

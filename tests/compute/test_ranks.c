@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { MOST_RANKS = 4, N_TOKENS = 23, N_TREE = 5, N_CTX = 64, N_VOCAB = SMALL_MODELS_VOCAB };
 
@@ -19,7 +20,6 @@ enum { MOST_RANKS = 4, N_TOKENS = 23, N_TREE = 5, N_CTX = 64, N_VOCAB = SMALL_MO
 
 typedef struct Rank {
     const Gguf *gguf;
-    const char *packed_file;
     uint64_t fingerprint;
     Ranks *ranks;
     Weights *weights;
@@ -44,10 +44,12 @@ double __wrap_log(double x) {
     return rank_of_thread == rank_of_other_logarithms ? nextafter(y, 2) : y;
 }
 
+static const char *packed_file; /* of packed weights, for all ranks; NULL: they pack the model's file */
+
 static void load(Rank *r) {
     rank_of_thread = comm_rank(r->ranks->comm);
     Model *m = NULL;
-    const WeightsOptions options = {.n_threads = 1, .ranks = r->ranks};
+    const WeightsOptions options = {.n_threads = 1, .packed_file = packed_file, .ranks = r->ranks};
     const Backend *backend = comm_rank(r->ranks->comm) == 0 ? ranks_backend() : &backend_cpu;
     r->status = model_open(&m, r->gguf, &r->err);
     if (!r->status) r->status = backend->weights_open(&r->weights, m, &options, &r->err);
@@ -132,6 +134,41 @@ static void ranks_change_no_bit(void **state) {
     }
 }
 
+/* A rank copies its tiles from a file of packed weights, and keeps no other part of it in memory. */
+static void packed_weights_change_no_bit(void **state) {
+    (void)state;
+    static Logits one, several;
+    char path[] = "build/test_ranks.XXXXXX";
+    fr_error err;
+    int fd = mkstemp(path);
+    assert_true(fd >= 0);
+    close(fd);
+    for (int m = 0; m < n_small_models; m += 5) {
+        char name[] = "build/test_ranks_model.XXXXXX"; /* a packed file belongs to a model that has a name */
+        rig_write_random(&small_models[m], name);
+        Gguf *gguf = rig_gguf(name);
+        Weights *whole = rig_weights_in(&backend_cpu, gguf);
+        run(whole, KV_F16, 1, &one);
+        if (backend_cpu.weights_save(whole, path, &err)) fail_msg("%s", err.message);
+        rig_weights_close(whole);
+        Group g;
+        packed_file = path;
+        if (group_open(&g, gguf, 3, -1)) fail_msg("%s", g.ranks[0].err.message);
+        packed_file = NULL;
+        for (int i = 0; i < 3; i++) {
+            assert_string_equal(g.ranks[i].weights->packed_error, "");
+            assert_null(g.ranks[i].weights->mapped);
+        }
+        run(g.ranks[0].weights, KV_F16, 1, &several);
+        if (memcmp(&one, &several, sizeof one) != 0)
+            fail_msg("%s: ranks with packed weights give other logits", small_models[m].arch);
+        group_close(&g);
+        gguf_close(gguf);
+        unlink(name);
+    }
+    unlink(path);
+}
+
 /* A llama of two layers, whose heads of 12 numbers are not blocks of activations, so that floats are exchanged before
  * o; and one with heads of 32 and Q8_0 weights, whose inputs are exchanged in the form of the product. */
 static void only_what_the_formula_says_is_exchanged(void **state) {
@@ -173,14 +210,15 @@ static void only_what_the_formula_says_is_exchanged(void **state) {
     }
 }
 
-/* The costs that the planner reads are measured with the exchanges in them. */
+/* The costs that the planner reads are measured with the exchanges in them. Rank 0 has the embedding of the token that is
+ * read, and receives nothing in that exchange. */
 static void the_cost_of_a_forward_contains_its_exchanges(void **state) {
     (void)state;
     enum { DELAY_US = 3000 };
     Gguf *gguf = rig_random_gguf(&small_models[0]);
     Group g;
     fr_error err;
-    double cheap_s, expensive_s, exchanges_s = 1e-6 * DELAY_US * (4 * small_models[0].n_layer + 2);
+    double cheap_s, expensive_s, exchanges_s = 1e-6 * DELAY_US * (4 * small_models[0].n_layer + 1);
     const int32_t one = 1;
     if (group_open(&g, gguf, 2, -1)) fail_msg("%s", g.ranks[0].err.message);
     RigOptions o = rig_options(N_CTX, 1);
@@ -222,6 +260,7 @@ static void another_arithmetic_is_refused_by_name(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_change_no_bit),
+        cmocka_unit_test(packed_weights_change_no_bit),
         cmocka_unit_test(only_what_the_formula_says_is_exchanged),
         cmocka_unit_test(the_cost_of_a_forward_contains_its_exchanges),
         cmocka_unit_test(another_model_is_refused_by_name),

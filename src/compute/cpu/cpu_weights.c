@@ -21,6 +21,7 @@ typedef struct Packing {
     Share tiles;            /* the tiles that are packed */
     const GgufTensor *from; /* the tensor that errors name */
     const void *data;       /* the matrix: all of the tensor, or one of its experts */
+    const char *packed;     /* all of its tiles in a file of packed weights, from which they are copied; NULL: none */
     int64_t n_rows;
     atomic_bool is_not_finite; /* NaN or infinity was found in it */
 } Packing;
@@ -66,6 +67,13 @@ static int64_t release_rows(const Packing *p, int64_t begin, int64_t end, bool i
     return end;
 }
 
+/* Gives back the pages of the other ranks' rows, which the system has mapped together with those next to them. */
+static void release_other_rows(const Packing *p) {
+    size_t bytes;
+    const char *rows = file_rows(p, 0, p->n_rows, &bytes);
+    if (share_size(p->tiles) < packed_n_tiles(p->m)) mapped_file_release(rows, bytes);
+}
+
 /* Rows are checked and packed tile by tile, so that they are still in the cache when they are packed. */
 static void fill_part(void *ctx, int i_part, int n_parts, int i_thread) {
     (void)i_thread;
@@ -79,6 +87,16 @@ static void fill_part(void *ctx, int i_part, int n_parts, int i_thread) {
         packed_fill(p->m, p->data, i, i + 1);
         kept = release_rows(p, kept, (i + 1) * TILE_ROWS, i + 1 == end);
     }
+}
+
+static void copy_part(void *ctx, int i_part, int n_parts, int i_thread) {
+    (void)i_thread;
+    const Packing *p = ctx;
+    int64_t begin, end;
+    threads_split(share_size(p->tiles), 1, i_part, n_parts, &begin, &end);
+    size_t at = (size_t)(p->tiles.first + begin) * p->m->tile_bytes, n = (size_t)(end - begin) * p->m->tile_bytes;
+    memcpy((char *)p->m->data + at, p->packed + at, n);
+    mapped_file_release(p->packed + at, n);
 }
 
 static void check_part(void *ctx, int i_part, int n_parts, int i_thread) {
@@ -137,7 +155,8 @@ static int pack_all(Loader *l) {
     for (int64_t i = 0; i < l->n_packings; i++) {
         Packing *p = &l->packings[i];
         p->m->data = before(at + done, (size_t)p->tiles.first * p->m->tile_bytes);
-        threads_run_once(o->n_threads, fill_part, p);
+        threads_run_once(o->n_threads, p->packed ? copy_part : fill_part, p);
+        release_other_rows(p);
         if (p->is_not_finite) return model_refuse_not_finite(l->w->base.model, p->from, l->err);
         done += own_bytes(p);
         if (o->progress) o->progress(o->progress_user, (double)done / (double)all);
@@ -154,7 +173,8 @@ static GgufTensor own_embedding(const Model *m) {
 }
 
 /* Maps the matrices and the embedding from a file of packed weights. Returns false if there is no such file, or if it
- * cannot be used, which packed_error explains. */
+ * cannot be used, which packed_error explains. A rank will copy its tiles instead: they are then near its cores, and the
+ * tiles of the others take no memory. */
 static bool map_packed(Loader *l) {
     CpuWeights *w = l->w;
     const WeightsOptions *o = &w->base.options;
@@ -162,16 +182,18 @@ static bool map_packed(Loader *l) {
     const void *matrices, *embedding;
     fr_error why;
     if (!o->packed_file || access(o->packed_file, F_OK) != 0) return false;
-    if (packed_file_open(&w->base.mapped, o->packed_file, w->base.model->gguf, l->file_bytes, own.bytes, o->n_threads,
-                         &matrices, &embedding, &why)) {
+    if (packed_file_open(&w->base.mapped, o->packed_file, w->base.model->gguf, l->file_bytes, own.bytes,
+                         w->base.n_ranks == 0, o->n_threads, &matrices, &embedding, &why)) {
         snprintf(w->base.packed_error, sizeof w->base.packed_error, "%s", why.message);
         return false;
     }
     const char *at = matrices;
     for (int64_t i = 0; i < l->n_packings; i++) {
-        l->packings[i].m->data = (void *)(uintptr_t)at; /* kernels only read it */
+        if (w->base.n_ranks) l->packings[i].packed = at;
+        else l->packings[i].m->data = (void *)(uintptr_t)at; /* kernels only read it */
         at += packed_bytes(l->packings[i].m);
     }
+    if (w->base.n_ranks) return false;
     w->embedding = own;
     if (own.bytes) w->embedding.data = embedding;
     return true;
@@ -190,7 +212,7 @@ static int copy_embedding(CpuWeights *w, const CpuWeights *target, fr_error *err
     w->embedding_memory = mem_alloc(bytes ? bytes : 1);
     if (!w->embedding_memory) return error_memory(err, "the embedding", bytes);
     memcpy(w->embedding_memory, (const char *)t->data + first, bytes);
-    mapped_file_release((const char *)t->data + first, bytes);
+    mapped_file_release(t->data, t->bytes);
     w->embedding.data = before(w->embedding_memory, first);
     return FR_OK;
 }
@@ -282,10 +304,19 @@ static size_t count_matrices(const Model *model) {
     return n;
 }
 
+/* Ends the mapping from which a rank has copied its tiles. */
+static int leave_packed(CpuWeights *w, int status, fr_error *err) {
+    if (!status) status = mapped_file_check(w->base.mapped, err);
+    mapped_file_close(w->base.mapped);
+    w->base.mapped = NULL;
+    return status;
+}
+
 static int pack_and_copy(Loader *l, const CpuWeights *target) {
     const Model *m = l->w->base.model;
     int status = copy_embedding(l->w, target, l->err);
     if (!status) status = pack_all(l);
+    if (l->w->base.mapped) status = leave_packed(l->w, status, l->err);
     if (!status && !target && m->output != m->token_embd) status = check_embedding(l->w, l->err);
     return status;
 }

@@ -181,8 +181,8 @@ int packed_file_write(const char *path, const Gguf *source, const void *matrices
 
 /* ---- reading --------------------------------------------------------------------------------------------- */
 
-static int check(const char *bytes, size_t n, const char *path, const Gguf *source, size_t expected, int n_threads,
-                 fr_error *err) {
+static int check(const char *bytes, size_t n, const char *path, const Gguf *source, size_t expected, bool keeps_pages,
+                 int n_threads, fr_error *err) {
     Header h, now;
     uint64_t content_hash;
     if (n < HEAD_BYTES) return refuse(path, "are damaged (too short)", err);
@@ -196,20 +196,20 @@ static int check(const char *bytes, size_t n, const char *path, const Gguf *sour
         h.source_hash != now.source_hash)
         return refuse(path, "are those of another or an earlier model file", err);
     if (h.file_bytes != n || n != expected) return refuse(path, "are damaged (the size)", err);
-    if (!hash_content(bytes + HEAD_BYTES, n - HEAD_BYTES, false, n_threads, &content_hash))
+    if (!hash_content(bytes + HEAD_BYTES, n - HEAD_BYTES, !keeps_pages, n_threads, &content_hash))
         return error_memory(err, "hashes", n / CHUNK_BYTES);
     return content_hash == h.content_hash ? FR_OK : refuse(path, "are damaged (the content)", err);
 }
 
 int packed_file_open(MappedFile **out, const char *path, const Gguf *source, size_t matrix_bytes,
-                     size_t embedding_bytes, int n_threads, const void **matrices, const void **embedding,
-                     fr_error *err) {
+                     size_t embedding_bytes, bool keeps_pages, int n_threads, const void **matrices,
+                     const void **embedding, fr_error *err) {
     size_t n, expected;
     int status = mapped_file_open(out, path, err);
     if (status) return status;
     const char *bytes = mapped_file_bytes(*out, &n);
     if (!size_add(HEAD_BYTES + matrix_bytes, aligned(embedding_bytes), &expected)) expected = SIZE_MAX;
-    status = check(bytes, n, path, source, expected, n_threads, err);
+    status = check(bytes, n, path, source, expected, keeps_pages, n_threads, err);
     if (!status) status = mapped_file_check(*out, err);
     if (status) {
         mapped_file_close(*out);

@@ -15,9 +15,9 @@ int packed_file_write(const char *path, const Gguf *source, const void *matrices
                       const void *embedding, size_t embedding_bytes, int n_threads, fr_error *err);
 
 /* Maps a file that was written for the same source, of the same sizes, and is whole; both pointers are aligned to a
- * cache line and live as long as *out. */
+ * cache line and live as long as *out. keeps_pages: the pages that were checked stay in the memory of the process. */
 int packed_file_open(MappedFile **out, const char *path, const Gguf *source, size_t matrix_bytes,
-                     size_t embedding_bytes, int n_threads, const void **matrices, const void **embedding,
-                     fr_error *err);
+                     size_t embedding_bytes, bool keeps_pages, int n_threads, const void **matrices,
+                     const void **embedding, fr_error *err);
 
 #endif
