@@ -125,9 +125,9 @@ static void set_layer(const Hparams *h, int32_t n_ff) {
 
 /* Adds a layer that is read, unless it is read already. */
 static void add_layer_read(int32_t after) {
-    for (int32_t i = 0; i < keys.n_layers; i++)
-        if (keys.layers[i] == after) return;
-    keys.layers[keys.n_layers++] = after;
+    for (int32_t i = 0; i < keys.streams.n; i++)
+        if (keys.streams.layers[i] == after) return;
+    keys.streams.layers[keys.streams.n++] = after;
 }
 
 static int choose_layers(const FrozenTarget *target, fr_error *err) {
@@ -220,7 +220,7 @@ static int read_shape_of(DrafterFile *f, const Model *target, fr_error *err) {
     if (!status && tokens) status = set_vocabulary(tokens, n, err);
     if (status) return status;
     set_layer(&shape, shape.n_ff);
-    net.n_streams = keys.n_layers;
+    net.n_streams = keys.streams.n;
     net.has_own_output = drafter_file_has(f, EAGLE3_OUTPUT);
     net.has_fc_bias = drafter_file_has(f, EAGLE3_FC ".bias");
     net.norms_streams = keys.norms_before_fc && !keys.norms_each_stream;
@@ -240,8 +240,8 @@ static int stream_norm(void) {
 
 /* Returns the option that was given and differs from the file; NULL: there is none. */
 static const char *find_difference(void) {
-    bool has_layers = settings.n_layers == 0 || settings.n_layers == keys.n_layers;
-    for (int32_t i = 0; i < settings.n_layers && has_layers; i++) has_layers = settings.layers[i] == keys.layers[i];
+    bool has_layers = settings.n_layers == 0 || settings.n_layers == keys.streams.n;
+    for (int32_t i = 0; i < settings.n_layers && has_layers; i++) has_layers = settings.layers[i] == keys.streams.layers[i];
     if (!has_layers) return "layers";
     if (settings.n_ff && settings.n_ff != net.layer.n_ff) return "ff";
     if (settings.stream_norm != NOT_GIVEN && settings.stream_norm != stream_norm()) return "stream-norm";
@@ -276,7 +276,7 @@ static int plan_init(const TrainArgs *a, const FrozenTarget *target, fr_error *e
 /* Writes the words of the shape; what a file of --init has besides has a fingerprint of its own. */
 static void write_words(char *signature, size_t n_signature) {
     static const char *const norms[] = {"off", "all", "each"};
-    uint64_t hash = hash64(keys.layers, (size_t)keys.n_layers * sizeof *keys.layers, 0);
+    uint64_t hash = hash64(keys.streams.layers, (size_t)keys.streams.n * sizeof *keys.streams.layers, 0);
     if (net.map) hash = hash64(net.map, (size_t)net.loss.n_own * sizeof *net.map, hash);
     snprintf(signature, n_signature, "eagle3 ff=%d stream-norm=%s lm-head=%s hot-tokens=%d layers=%016llx",
              net.layer.n_ff,
@@ -295,10 +295,10 @@ static int open_eagle3(Trainer **out, const TrainArgs *a, const Gguf *source, ch
     net = (Eagle3Net){.V = h->n_vocab, .n_target = h->n_embd, .loss = settings.drafter.loss};
     keys = (Eagle3Keys){0};
     status = a->init ? plan_init(a, &target, err) : plan_new(a, &target, err);
-    net.n_streams = keys.n_layers;
-    net.layers = keys.layers;
-    KeptLayers kept = {.n = keys.n_layers};
-    memcpy(kept.after, keys.layers, sizeof keys.layers);
+    net.n_streams = keys.streams.n;
+    net.layers = keys.streams.layers;
+    KeptLayers kept = {.n = keys.streams.n};
+    memcpy(kept.after, keys.streams.layers, sizeof keys.streams.layers);
     if (!status) status = frozen_keep_layers(&target, &kept, err);
     if (status) {
         frozen_close(&target);

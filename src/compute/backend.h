@@ -77,8 +77,9 @@ int32_t kept_layers_add(KeptLayers *k, int32_t after);
 typedef struct Context {
     const Weights *weights;
     Device *device;
-    int32_t layer;   /* the layer that a forward runs, if the model's layers take turns */
-    KeptLayers kept; /* set by keep_layers */
+    int32_t layer;    /* the layer that a forward runs, if the model's layers take turns */
+    bool only_stores; /* a forward only stores keys and values, which each layer makes of the rows' inputs as they are */
+    KeptLayers kept;  /* set by keep_layers */
 } Context;
 
 /* Returns the floats of a RESULT_HIDDEN: the hidden state after the final norm [n_embd], then the kept streams in their
@@ -146,7 +147,8 @@ typedef struct RowPlace {
     const float *input;       /* [model_input_width] in the place of the token's embedding, or NULL */
     int32_t row, parent;      /* its number since executor_forward, and that of its parent; -1: the committed tokens */
     int32_t index;            /* among the rows of its sequence since executor_forward */
-    int32_t n_prefix, n_path; /* it sees n_prefix committed slots, then n_path slots of its path, itself last */
+    int32_t n_prefix, n_path; /* it sees n_prefix committed slots, then n_path slots of its path, itself last; a row of
+                               * a block sees the whole block in the place of its path */
     RowSlots slots[KV_GROUPS];
     int32_t i_logits, i_hidden; /* its place among the results, or -1: not wanted */
 } RowPlace;

@@ -7,7 +7,7 @@
  *     committed tokens of its sequence   +   its ancestors in the batch   +   itself
  *     n_prefix slots                         n_path - 1 slots                 its own slot
  *
- * in the order of their logical positions. A path of a tree therefore reads exactly what the chain of the same tokens
+ * in the order of their logical positions. The rows of a block (Row.in_block) see all rows of the block instead. A path of a tree therefore reads exactly what the chain of the same tokens
  * reads, in the same order, and computes the same bits: attention knows no other structure.
  *
  * Example. Committed "a b"; tree: c with children d and e. Rows c d e have positions 2 3 3. Row e sees the slots of a
@@ -242,6 +242,16 @@ static int place_rows(Executor *e, const Row *rows, int32_t n_before, int32_t n_
     return FR_OK;
 }
 
+/* Lets each row of a block see the whole block: what its last row sees. Positions stay those of the chain. */
+static void join_blocks(Executor *e, const Row *rows, int32_t n_before, int32_t n_rows) {
+    for (int32_t i = n_rows - 2; i >= 0; i--) {
+        RowPlace *row = &e->rows[n_before + i], *next = row + 1;
+        if (!rows[i].in_block || !rows[i + 1].in_block || rows[i + 1].parent != n_before + i) continue;
+        row->n_path = next->n_path;
+        for (int table = 0; table < KV_GROUPS; table++) row->slots[table].path = next->slots[table].path;
+    }
+}
+
 /* ---- forward -------------------------------------------------------------------------------------- */
 
 static int run_after(Executor *e, int32_t n_before, const Row *rows, int32_t n_rows, fr_error *err) {
@@ -252,6 +262,7 @@ static int run_after(Executor *e, int32_t n_before, const Row *rows, int32_t n_r
     e->n_rows = e->n_logits = e->n_hidden = 0;
     int status = place_rows(e, rows, n_before, n_rows, err);
     if (status) return status;
+    join_blocks(e, rows, n_before, n_rows);
     const Gguf *read = e->backend->reads_file ? e->context->weights->model->gguf : NULL;
     const MappedFile *mapped = e->context->weights->mapped;
     const Device *device = e->context->device;
@@ -271,6 +282,13 @@ int executor_forward(Executor *e, const Row *rows, int32_t n_rows, fr_error *err
 
 int executor_extend(Executor *e, const Row *rows, int32_t n_rows, fr_error *err) {
     return run_after(e, e->n_before + e->n_rows, rows, n_rows, err);
+}
+
+int executor_store(Executor *e, const Row *rows, int32_t n_rows, fr_error *err) {
+    e->context->only_stores = true;
+    int status = executor_forward(e, rows, n_rows, err);
+    e->context->only_stores = false;
+    return status;
 }
 
 void executor_choose_layer(Executor *e, int32_t layer) { e->context->layer = layer; }

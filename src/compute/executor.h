@@ -14,6 +14,7 @@ typedef struct Row {
     int32_t token;
     int32_t sequence;
     int32_t parent; /* an earlier row of the same sequence in this batch, or -1: the committed tokens */
+    bool in_block;  /* it also sees the rows of the block after itself; a block is a chain of adjacent rows */
     bool want_logits;
     bool want_hidden;   /* its hidden state is wanted; a row that wants logits has it in any case */
     const float *input; /* [model_input_width] the input of the first layer; NULL: the token's embedding. Borrowed for
@@ -112,6 +113,10 @@ int executor_forward(Executor *e, const Row *rows, int32_t n_rows, fr_error *err
  * level by level. Row numbers continue, a parent may be any row since executor_forward, and reservations and max_rows
  * count all of them. Nothing may be committed in between. Results are those of the new rows only. */
 int executor_extend(Executor *e, const Row *rows, int32_t n_rows, fr_error *err);
+/* Stores keys and values for the rows without computing anything else: each layer makes them of the rows' inputs, which
+ * all rows must have, and applies no norm before. For drafters that read states of the target as their context. The
+ * model has only attention. */
+int executor_store(Executor *e, const Row *rows, int32_t n_rows, fr_error *err);
 
 /* Chooses the layer that forwards run from now on, for a model whose layers take turns (Model.takes_turns). */
 void executor_choose_layer(Executor *e, int32_t layer);

@@ -36,7 +36,8 @@
     X(lyanna) \
     X(space) \
     X(prediction) \
-    X(eagle3)
+    X(eagle3) \
+    X(dflash)
 
 #define DECLARE(method) extern const DrafterClass draft_##method##_class;
 #define ADDRESS(method) &draft_##method##_class,

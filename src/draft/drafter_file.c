@@ -78,11 +78,13 @@ static void write_fingerprint(const Model *target, char out[17]) {
     snprintf(out, 17, "%016" PRIx64, drafter_target_fingerprint(target));
 }
 
-/* Returns the method of that name if it reads files that others publish; NULL: it does not. */
+/* Returns the method that reads files of that architecture, which others publish; NULL: there is none. */
 static const char *find_published(const char *name) {
-    static const char *const methods[] = {"eagle3"};
-    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++)
-        if (strcmp(methods[i], name) == 0) return methods[i];
+    static const struct {
+        const char *architecture, *method;
+    } published[] = {{"eagle3", "eagle3"}, {"dflash", "dflash"}, {"dflash-draft", "dflash"}};
+    for (size_t i = 0; i < sizeof published / sizeof *published; i++)
+        if (strcmp(published[i].architecture, name) == 0) return published[i].method;
     return NULL;
 }
 

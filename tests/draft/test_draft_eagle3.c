@@ -266,23 +266,6 @@ static void follow(const void *plain, const void *before, int32_t token, void *p
     make_place(plain, before, token, ((const Place *)before)->feature, place);
 }
 
-/* The streams of the reader's rows, from an executor of its own that keeps all of them. */
-static void read_streams(const int32_t *text, int32_t n, double streams[N_TEXT][3][T]) {
-    RigOptions options = rig_options(N_TEXT, N_TEXT);
-    Executor *e = rig_executor(target, &options);
-    int32_t s = rig_sequence(e);
-    Row rows[N_TEXT];
-    fr_error err;
-    if (executor_keep_layers(e, &(KeptLayers){3, {0, 1, 2}}, &err)) fail_msg("%s", err.message);
-    for (int32_t i = 0; i < n; i++)
-        rows[i] = (Row){.token = text[i], .sequence = s, .parent = i - 1, .want_hidden = true};
-    if (executor_reserve(e, s, n, &err) || executor_forward(e, rows, n, &err)) fail_msg("%s", err.message);
-    for (int32_t i = 0; i < n; i++)
-        for (int32_t k = 0; k < 3; k++)
-            for (int32_t c = 0; c < T; c++) streams[i][k][c] = (double)executor_hidden(e, i)[(k + 1) * T + c];
-    rig_executor_close(e);
-}
-
 static void trees_are_those_of_the_plain_layer(void **state) {
     (void)state;
     static const struct { int32_t depth, top; } shapes[] = {{1, 4}, {4, 1}, {3, 3}, {5, 8}};
@@ -302,7 +285,7 @@ static void trees_are_those_of_the_plain_layer(void **state) {
                 int32_t text[N_TEXT], n = N_TEXT - 2 * i;
                 rig_tokens(50 + (uint64_t)i, V, text, n);
                 learned_rig_feed(&reader, d, i + 1, text, n, 3 + i);
-                read_streams(text, n, streams);
+                learned_rig_read_streams(target, text, n, streams[0][0]);
                 for (int32_t t = 0; t < n - 1; t++)
                     make_entry(&weights[f], t ? &entries[i][t - 1] : NULL, text[t + 1], streams[t], &entries[i][t]);
                 learned_rig_search(&(LearnedSearch){V, shapes[k].depth, shapes[k].top, budgets[i], follow,
@@ -339,7 +322,7 @@ static void one_forward_has_the_numbers_of_the_plain_layer(void **state) {
         const Eagle *e = (const Eagle *)d;
         learned_rig_feed(&reader, d, 0, text, N_TEXT, 4);
         rig_propose(d, 0, text[N_TEXT - 1], 9, V, &tree);
-        read_streams(text, N_TEXT, streams);
+        learned_rig_read_streams(target, text, N_TEXT, streams[0][0]);
         for (int32_t t = 0; t < N_TEXT - 1; t++)
             make_entry(&weights[f], t ? &entries[t - 1] : NULL, text[t + 1], streams[t], &entries[t]);
         const Place *last = &entries[N_TEXT - 2];

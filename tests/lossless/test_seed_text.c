@@ -55,6 +55,7 @@ static const Case cases[] = {
     {"lyanna:file=build/all-lyanna-gate.gguf", {"recursive", "typical"}, NULL, false},
     {"space:file=build/all-space.gguf", ANY, NULL, false},
     {"eagle3:file=build/all-eagle3.gguf", ANY, NULL, true},
+    {"dflash:file=build/all-dflash.gguf", ANY, "grammar", true},
     {"space:file=build/all-space.gguf+suffix", OTHER, "suffix", false},
 };
 

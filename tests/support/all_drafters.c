@@ -9,6 +9,7 @@
 #include "research/corpus_build.h"
 #include "train/methods.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum {
@@ -43,6 +44,7 @@ const char *const all_drafters[] = {
     "lyanna:file=build/all-lyanna-gate.gguf",
     "space:file=build/all-space.gguf",
     "eagle3:file=build/all-eagle3.gguf",
+    "dflash:file=build/all-dflash.gguf",
     NULL,
 };
 
@@ -76,6 +78,7 @@ static void check_lists(void) {
     for (const DrafterClass *const *c = drafter_classes(); *c; c++) {
         bool has_file = drafter_has_option(*c, "file") && strcmp((*c)->name, ALL_DRAFTERS_MTP) != 0;
         if (!has_spec((*c)->name)) fail_msg("%s has no row in all_drafters", (*c)->name);
+        if (strcmp((*c)->name, "dflash") == 0) continue; /* its files are made by others */
         if (has_file && !is_trained((*c)->name)) fail_msg("%s has a file, but 'forerun train' makes none", (*c)->name);
         n_with_file += has_file;
     }
@@ -257,6 +260,45 @@ static void write_eagle3(const Weights *target) {
     finish(&r, "build/all-eagle3.gguf");
 }
 
+/* A file as others publish it, of two layers, the first of which has a window. */
+static void write_dflash(const Weights *target) {
+    static const Part around[] = {{"fc.weight", 2 * H, H, 0.07},
+                                  {"enc.output_norm.weight", H, 0, 1},
+                                  {"output_norm.weight", H, 0, 1},
+                                  {NULL, 0, 0, 0}};
+    static const Part of_layer[] = {
+        {"attn_norm", H, 0, 1},       {"attn_q", H, H, 0.12},      {"attn_k", H, KV, 0.12},
+        {"attn_v", H, KV, 0.12},      {"attn_output", H, H, 0.12}, {"attn_q_norm", H / 4, 0, 1},
+        {"attn_k_norm", H / 4, 0, 1}, {"ffn_norm", H, 0, 1},       {"ffn_gate", H, FF, 0.1},
+        {"ffn_up", H, FF, 0.1},       {"ffn_down", FF, H, 0.1},    {NULL, 0, 0, 0}};
+    static const int32_t layers[] = {1, 2}, has_window[] = {1, 0};
+    LearnedRig r;
+    learned_rig_begin(&r, "dflash", target, 8);
+    gguf_writer_free(r.w);
+    r.w = gguf_writer_new();
+    set_text(&r, "general.architecture", "dflash");
+    set_int(&r, "dflash.block_count", 2);
+    set_int(&r, "dflash.context_length", 2048);
+    set_int(&r, "dflash.embedding_length", H);
+    set_int(&r, "dflash.feed_forward_length", FF);
+    set_int(&r, "dflash.attention.head_count", 4);
+    set_int(&r, "dflash.attention.head_count_kv", 2);
+    set_int(&r, "dflash.attention.sliding_window", 8);
+    set_int(&r, "dflash.block_size", 4);
+    set_int(&r, "tokenizer.ggml.mask_token_id", 3);
+    gguf_set_f32(r.w, "dflash.attention.layer_norm_rms_epsilon", 1e-5f);
+    gguf_set_i32s(r.w, "dflash.target_layers", layers, 2);
+    gguf_set_i32s(r.w, "dflash.attention.sliding_window_pattern", has_window, 2);
+    add_parts(&r, around);
+    for (int i = 0; i < 2; i++)
+        for (const Part *p = of_layer; p->name; p++) {
+            char name[64];
+            snprintf(name, sizeof name, "blk.%d.%s.weight", i, p->name);
+            learned_rig_tensor(&r, name, p->n_out ? TYPE_F16 : TYPE_F32, p->n_in, p->n_out, p->std);
+        }
+    finish(&r, "build/all-dflash.gguf");
+}
+
 static void write_space(const Weights *target) {
     static const Part parts[] = {
         {"space.masks", H, 2, 0.5},          {"space.0.block.0.weight", H, H, 0.15},
@@ -325,6 +367,7 @@ void all_drafters_write_for(const char *path) {
     write_lyanna(target, true, "build/all-lyanna-gate.gguf");
     write_space(target);
     write_eagle3(target);
+    write_dflash(target);
     write_index(gguf);
     rig_weights_close(target);
     gguf_close(gguf);

@@ -156,6 +156,26 @@ const float *learned_rig_feed(LearnedReader *r, Drafter *d, int32_t sequence, co
     return hidden[n - 2];
 }
 
+void learned_rig_read_streams(const Weights *target, const int32_t *text, int32_t n, double *out) {
+    RigOptions options = rig_options(n, n);
+    Executor *e = rig_executor(target, &options);
+    int32_t s = rig_sequence(e), n_embd = target->model->hparams.n_embd, n_kept = target->model->hparams.n_layer + 1;
+    Row *rows = calloc((size_t)n, sizeof *rows);
+    KeptLayers kept = {0};
+    fr_error err;
+    assert_non_null(rows);
+    for (int32_t k = 0; k < n_kept; k++) assert_int_equal(kept_layers_add(&kept, k), k);
+    if (executor_keep_layers(e, &kept, &err)) fail_msg("%s", err.message);
+    for (int32_t i = 0; i < n; i++)
+        rows[i] = (Row){.token = text[i], .sequence = s, .parent = i - 1, .want_hidden = true};
+    if (executor_reserve(e, s, n, &err) || executor_forward(e, rows, n, &err)) fail_msg("%s", err.message);
+    for (int32_t i = 0; i < n; i++)
+        for (int32_t c = 0; c < n_kept * n_embd; c++)
+            out[i * n_kept * n_embd + c] = (double)executor_hidden(e, i)[n_embd + c];
+    rig_executor_close(e);
+    free(rows);
+}
+
 void learned_rig_assert_alike(const Tree *want, const Tree *got, double tolerance, const char *what) {
     int32_t place[TREE_MAX_NODES] = {0};
     if (want->n != got->n) fail_msg("%s: %d nodes instead of %d", what, got->n, want->n);

@@ -55,6 +55,8 @@ Drafter *learned_rig_open_drafter(LearnedReader *r, const char *spec, int32_t ma
  * which it drafts, valid until the next call. */
 const float *learned_rig_feed(LearnedReader *r, Drafter *d, int32_t sequence, const int32_t *text, int32_t n,
                               int32_t chunk);
+/* Reads the residual streams of a text of n tokens after each number of layers, out [n][n_layer + 1][n_embd]. */
+void learned_rig_read_streams(const Weights *target, const int32_t *text, int32_t n, double *out);
 /* Fails unless the trees have the same paths, with p_accept within `tolerance` (relative) of each other. */
 void learned_rig_assert_alike(const Tree *want, const Tree *got, double tolerance, const char *what);
 

@@ -26,16 +26,27 @@ void plain_norm(const float *gain, const double *x, int32_t n, double eps, doubl
     for (int32_t i = 0; i < n; i++) y[i] = x[i] / sqrt(square / n + eps) * (double)gain[i];
 }
 
-void plain_rotate_pairs(const Rope *rope, double *x, int32_t n_heads, int32_t dim, int32_t position) {
+/* Rotates the components i * step and i * step + apart of each head, for i < dim / 2. */
+static void rotate(const Rope *rope, double *x, int32_t n_heads, int32_t dim, int32_t position, int32_t step,
+                   int32_t apart) {
     float cos_sin[PLAIN_MAX_KV];
     assert_true(dim <= PLAIN_MAX_KV);
     rope_angles(rope, position, cos_sin);
     for (int32_t h = 0; h < n_heads; h++)
-        for (int32_t i = 0; i < dim; i += 2) {
-            double *a = &x[h * dim + i], c = (double)cos_sin[i], s = (double)cos_sin[i + 1], x0 = a[0];
-            a[0] = x0 * c - a[1] * s;
-            a[1] = x0 * s + a[1] * c;
+        for (int32_t i = 0; i < dim / 2; i++) {
+            double *a = &x[h * dim + i * step], *b = a + apart;
+            double c = (double)cos_sin[2 * i], s = (double)cos_sin[2 * i + 1], x0 = *a;
+            *a = x0 * c - *b * s;
+            *b = x0 * s + *b * c;
         }
+}
+
+void plain_rotate_pairs(const Rope *rope, double *x, int32_t n_heads, int32_t dim, int32_t position) {
+    rotate(rope, x, n_heads, dim, position, 2, 1);
+}
+
+void plain_rotate_halves(const Rope *rope, double *x, int32_t n_heads, int32_t dim, int32_t position) {
+    rotate(rope, x, n_heads, dim, position, 1, dim / 2);
 }
 
 /* The greatest score is not subtracted before the exponentials, because the scores of tests do not overflow in double

@@ -26,7 +26,8 @@ void plain_kv_round(PlainKv *kv, PlainHeads heads);
 
 /* y = gain * x / rms(x), [n]; y may be x. */
 void plain_norm(const float *gain, const double *x, int32_t n, double eps, double *y);
-/* Rotates the pairs of neighbours of each head, in place. */
+/* Rotates the pairs of neighbours of each head, or its first half against its second half, in place. */
+void plain_rotate_halves(const Rope *rope, double *x, int32_t n_heads, int32_t dim, int32_t position);
 void plain_rotate_pairs(const Rope *rope, double *x, int32_t n_heads, int32_t dim, int32_t position);
 /* Attention of the row over itself and all rows before it: q and out are [n_head][dim]. */
 void plain_attend(PlainHeads heads, const PlainKv *row, const double *q, double *out);

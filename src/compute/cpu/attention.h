@@ -44,7 +44,7 @@ typedef struct Pair {
 static inline int64_t pair_n_keys(const Pair *p) { return p->row->n_prefix + p->row->n_path; }
 /* Returns the first key that the row sees. */
 static inline int64_t pair_first_key(const Attention *a, const Pair *p) {
-    return layer_first_key(a->spec, pair_n_keys(p));
+    return layer_first_key(a->spec, (int64_t)p->row->position + 1);
 }
 static inline const RoundedQuery *pair_rounded(const Attention *a, const Pair *p, int64_t k) {
     return (const void *)(p->rounded + (size_t)k * rounded_query_bytes(a->h->head_dim));

@@ -344,6 +344,7 @@ void cpu_forward(Context *c, const RowPlace *rows, int32_t n_rows);
  *
  * The operations of a layer, from the residual stream back into it (layer.c). */
 Op *layer_ops(CpuContext *c, int32_t layer, Op *at);
+Op *store_ops(CpuContext *c, int32_t layer, Op *at); /* for Context.only_stores */
 /* Latent attention, from normed inputs to what the output projection reads (latent_attention.c). */
 Op *latent_ops(CpuContext *c, int32_t layer, Op *at);
 /* Returns the number of bytes in a row of c->head_acts. */

@@ -100,7 +100,7 @@ static int write_ops(CpuContext *c) {
     if (is_split) at = put_op(at, around, FORWARD_EMBED, exchange_embeddings, 1, 0);
     for (int32_t i = 0; i < c->model->hparams.n_layer; i++) {
         at = keep_ops(c, i, at);
-        if (context_runs(&c->base, i)) at = layer_ops(c, i, at);
+        if (context_runs(&c->base, i)) at = (c->base.only_stores ? store_ops : layer_ops)(c, i, at);
     }
     at = keep_ops(c, c->model->hparams.n_layer, at);
     at = put_op(at, around, FORWARD_NORM, finish_rows, c->n_rows, 0);

@@ -117,14 +117,24 @@ static void heads_of(const Op *op, int k, int64_t begin, int64_t end) {
     }
 }
 
-static void qkv_units(const Op *op, int64_t begin, int64_t end, int i_thread) {
-    (void)i_thread;
-    for (int k = 0; k < 3; k++) {
+/* Computes units [begin, end) of the queries (from k = 0 on), keys and values together. */
+static void units_from(const Op *op, int k, int64_t begin, int64_t end) {
+    for (; k < 3; k++) {
         Share own = units_of(&op->c->model->hparams, op->l, k);
         int64_t n = share_size(own), first = begin > 0 ? begin : 0, last = min_i64(end, n);
         if (first < last) heads_of(op, k, own.first + first, own.first + last);
         begin -= n, end -= n;
     }
+}
+
+static void qkv_units(const Op *op, int64_t begin, int64_t end, int i_thread) {
+    (void)i_thread;
+    units_from(op, 0, begin, end);
+}
+
+static void kv_units(const Op *op, int64_t begin, int64_t end, int i_thread) {
+    (void)i_thread;
+    units_from(op, 1, begin, end);
 }
 
 /* Converts the pairs that rows bring along, as norm_rows converts their norms. */
@@ -150,19 +160,32 @@ static Op *dense_ops(CpuContext *c, int32_t layer, Op *at) {
     return put_down(at, down);
 }
 
+static Op qkv_op(CpuContext *c, int32_t layer) {
+    const CpuLayer *l = &c->weights->layers[layer];
+    return (Op){.c = c,
+                .layer = layer,
+                .l = l,
+                .norm = l->spec->attn_norm,
+                .n_products = 3,
+                .products = {{l->matrices[MATRIX_Q], l->spec->gates_output ? c->q_gated : c->q},
+                             {l->matrices[MATRIX_K], c->k},
+                             {l->matrices[MATRIX_V], c->v}}};
+}
+
+Op *store_ops(CpuContext *c, int32_t layer, Op *at) {
+    const CpuLayer *l = &c->weights->layers[layer];
+    Op kv = qkv_op(c, layer);
+    kv.norm = NULL;
+    at = put_op(at, kv, FORWARD_NORM, norm_rows, c->n_rows, 0);
+    return put_op(at, kv, FORWARD_QKV, kv_units, 2 * share_size(units_of(&c->model->hparams, l, 1)), c->n_rows);
+}
+
 /* Writes the operations of attention, from the norm to the inputs of the output projection. */
 static Op *read_ops(CpuContext *c, int32_t layer, Op *at) {
     const Hparams *h = &c->model->hparams;
     const CpuLayer *l = &c->weights->layers[layer];
     int64_t rows = c->n_rows, n_qkv = share_size(units_of(h, l, 0)) + 2 * share_size(units_of(h, l, 1));
-    Op qkv = {.c = c,
-              .layer = layer,
-              .l = l,
-              .norm = l->spec->attn_norm,
-              .n_products = 3,
-              .products = {{l->matrices[MATRIX_Q], l->spec->gates_output ? c->q_gated : c->q},
-                           {l->matrices[MATRIX_K], c->k},
-                           {l->matrices[MATRIX_V], c->v}}};
+    Op qkv = qkv_op(c, layer);
     at = put_op(at, qkv, FORWARD_NORM, l->spec->reads_pairs ? pair_rows : norm_rows, rows, 0);
     at = input_squares_op(c, layer, INPUT_QKV, c->normed, h->n_embd, at);
     at = put_op(at, qkv, FORWARD_QKV, qkv_units, n_qkv, rows);

@@ -157,7 +157,7 @@ static void attend(const RefContext *c, const LayerSpec *l, int32_t layer, const
     int64_t at = head / (layer_n_head(h, l) / layer_n_head_kv(h, l)) * dim;
     KvGroup group = kv_group_of(l);
     const double *keys = reference_kv(c, group, layer, 0) + at, *values = reference_kv(c, group, layer, 1) + at;
-    int32_t n = r->n_prefix + r->n_path, first = (int32_t)layer_first_key(l, n);
+    int32_t n = r->n_prefix + r->n_path, first = (int32_t)layer_first_key(l, (int64_t)r->position + 1);
     double largest = l->sinks ? (double)l->sinks[head] : -INFINITY;
     for (int32_t t = first; t < n; t++) {
         double score = 0;
@@ -187,20 +187,21 @@ static void take_gates(const RefContext *c, const LayerSpec *l, int32_t n_rows) 
         }
 }
 
-static void attention(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *rows, int32_t n_rows) {
+static const Rope *rope_of(const RefContext *c, const LayerSpec *l) {
+    return l->i_rope < 0 ? NULL : model_rope(c->model, l->i_rope, c->options.n_ctx);
+}
+
+/* Makes the keys and values of the rows from c->normed, and stores them. */
+static void store_keys(const RefContext *c, const LayerSpec *l, int32_t place, const RowPlace *rows, int32_t n_rows) {
     const Hparams *h = &c->model->hparams;
-    const Rope *rope = l->i_rope < 0 ? NULL : model_rope(c->model, l->i_rope, c->options.n_ctx);
-    int64_t q_dim = layer_q_dim(h, l), kv_dim = layer_kv_dim(h, l), slot_dim = hparams_kv_dim(h);
-    int32_t place = model_mixer_place(c->model, layer), n_head = layer_n_head(h, l), n_kv = layer_n_head_kv(h, l);
+    int64_t kv_dim = layer_kv_dim(h, l), slot_dim = hparams_kv_dim(h);
+    int32_t n_kv = layer_n_head_kv(h, l);
     KvGroup group = kv_group_of(l);
-    reference_product_of(c, l, MATRIX_Q, 0, c->normed, n_rows, c->q);
-    if (l->gates_output) take_gates(c, l, n_rows);
     reference_product_of(c, l, MATRIX_K, 0, c->normed, n_rows, c->k);
     reference_product_of(c, l, MATRIX_V, 0, c->normed, n_rows, c->v);
     for (int32_t i = 0; i < n_rows; i++) {
         double *k = c->k + i * kv_dim, *v = c->v + i * kv_dim;
-        finish_heads(c, c->q + i * q_dim, n_head, l->q_bias, l->q_norm, rope, rows[i].position);
-        finish_heads(c, k, n_kv, l->k_bias, l->k_norm, rope, rows[i].position);
+        finish_heads(c, k, n_kv, l->k_bias, l->k_norm, rope_of(c, l), rows[i].position);
         finish_heads(c, v, n_kv, l->v_bias, NULL, NULL, 0);
         round_to_cache(c, k, n_kv);
         round_to_cache(c, v, n_kv);
@@ -208,6 +209,17 @@ static void attention(const RefContext *c, const LayerSpec *l, int32_t layer, co
         memcpy(reference_kv(c, group, place, 0) + slot * slot_dim, k, (size_t)kv_dim * sizeof *k);
         memcpy(reference_kv(c, group, place, 1) + slot * slot_dim, v, (size_t)kv_dim * sizeof *v);
     }
+}
+
+static void attention(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *rows, int32_t n_rows) {
+    const Hparams *h = &c->model->hparams;
+    int64_t q_dim = layer_q_dim(h, l);
+    int32_t place = model_mixer_place(c->model, layer), n_head = layer_n_head(h, l);
+    reference_product_of(c, l, MATRIX_Q, 0, c->normed, n_rows, c->q);
+    if (l->gates_output) take_gates(c, l, n_rows);
+    for (int32_t i = 0; i < n_rows; i++)
+        finish_heads(c, c->q + i * q_dim, n_head, l->q_bias, l->q_norm, rope_of(c, l), rows[i].position);
+    store_keys(c, l, place, rows, n_rows);
     for (int32_t i = 0; i < n_rows; i++)
         for (int32_t head = 0; head < n_head; head++) {
             int64_t at = i * q_dim + (int64_t)head * h->head_dim;
@@ -507,9 +519,20 @@ static void keep_streams(const RefContext *c, int32_t n_layers, const RowPlace *
                 c->hidden[rows[i].i_hidden * width + (k + 1) * n + e] = (float)c->x[i * n + e];
 }
 
+/* Only stores the keys and values that each layer makes of the rows' inputs. */
+static void store_only(const RefContext *c, const RowPlace *rows, int32_t n_rows) {
+    memcpy(c->normed, c->x, (size_t)n_rows * (size_t)c->model->hparams.n_embd * sizeof *c->x);
+    for (int32_t layer = 0; layer < c->model->hparams.n_layer; layer++)
+        store_keys(c, &c->model->layers[layer], model_mixer_place(c->model, layer), rows, n_rows);
+}
+
 void reference_forward(Context *context, const RowPlace *rows, int32_t n_rows) {
     const RefContext *c = (const RefContext *)context;
     embed(c, rows, n_rows);
+    if (c->base.only_stores) {
+        store_only(c, rows, n_rows);
+        return;
+    }
     for (int32_t layer = 0; layer < c->model->hparams.n_layer; layer++) {
         const LayerSpec *l = &c->model->layers[layer];
         keep_streams(c, layer, rows, n_rows);

@@ -71,8 +71,7 @@ typedef struct Eagle3 {
     Eagle eagle;
     Rope rope;
     float *token_norm, *hidden_norm, *stream_norm, *ffn_norm, *output_norm, *rope_factors;
-    GgufTensor embedding; /* a copy of its own embedding, whose file may be changed while the drafter is open */
-    void *embedding_memory;
+    OwnEmbedding embedding;
 } Eagle3;
 
 static void close_eagle3(Drafter *drafter) {
@@ -82,34 +81,17 @@ static void close_eagle3(Drafter *drafter) {
     eagle_release(&e->eagle);
     rope_free(&e->rope);
     for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++) mem_free(vectors[i]);
-    mem_free(e->embedding_memory);
+    own_embedding_close(&e->embedding);
     mem_free(e);
 }
 
 /* ---- keys ----------------------------------------------------------------------------------------------- */
 
-static void read_layers(KeyReader *r, Eagle3Keys *k) {
-    const char *what = key_index(r, EAGLE3_KEY_LAYERS) >= 0 ? EAGLE3_KEY_LAYERS : EAGLE3_KEY_OLD_LAYERS;
-    int64_t kv = key_index(r, what), n = kv < 0 ? 0 : gguf_kv_count(k->gguf, kv);
-    if (!key_is_list(r, what) || n < 1 || n > MAX_KEPT_LAYERS) {
-        key_fail(r, FR_ERR_FORMAT, "the key %s is missing, or is not a list of 1 to %d layers", EAGLE3_KEY_LAYERS,
-                 MAX_KEPT_LAYERS);
-        return;
-    }
-    key_check_list(r, what, (int32_t)n, 0, k->target->hparams.n_layer);
-    k->n_layers = (int32_t)n;
-    for (int32_t i = 0; i < n; i++) k->layers[i] = (int32_t)key_number_of_layer(r, what, i, 0);
-}
-
 static void read_more(KeyReader *r, void *user) {
     Eagle3Keys *k = user;
-    int32_t n_embd = k->target->hparams.n_embd, n = key_int(r, EAGLE3_KEY_TARGET_WIDTH, n_embd, 1, 1 << 18);
-    if (n != n_embd)
-        key_fail(r, FR_ERR_MISMATCH,
-                 "was trained for a target with hidden states of %d numbers, and those of this target have %d; run the "
-                 "target that it was trained for",
-                 n, n_embd);
-    read_layers(r, k);
+    stream_width_check(r, k->target, EAGLE3_KEY_TARGET_WIDTH);
+    const char *list = key_index(r, EAGLE3_KEY_LAYERS) >= 0 ? EAGLE3_KEY_LAYERS : EAGLE3_KEY_OLD_LAYERS;
+    stream_list_read(r, k->gguf, k->target, list, EAGLE3_KEY_LAYERS, 0, &k->streams);
     k->norms_before_fc = key_bool(r, EAGLE3_KEY_NORM_BEFORE_FC, false);
     k->norms_each_stream = key_bool(r, EAGLE3_KEY_NORM_EACH_STREAM, false);
     k->keeps_normed = key_bool(r, EAGLE3_KEY_NORM_BEFORE_RESIDUAL, false);
@@ -128,47 +110,9 @@ int eagle3_read_keys(Hparams *h, Eagle3Keys *k, const DrafterFile *f, const Mode
 
 /* ---- weights -------------------------------------------------------------------------------------------- */
 
-/* Reads the embedding, if the file has one. */
-static int read_embedding(Eagle3 *e, int64_t n_embd, fr_error *err) {
-    LearnedDrafter *l = &e->eagle.learned;
-    const GgufTensor *t;
-    if (!drafter_file_has(&l->file, EAGLE3_EMBEDDING)) {
-        if (n_embd == l->n_embd) return FR_OK;
-        return error_set(err, FR_ERR_FORMAT,
-                         "%s: has no %s, and its width of %lld is not the target's, whose embedding it would use",
-                         gguf_path(l->file.gguf), EAGLE3_EMBEDDING, (long long)n_embd);
-    }
-    int status = drafter_file_matrix(&l->file, EAGLE3_EMBEDDING, n_embd, l->n_vocab, &t, err);
-    if (status) return status;
-    e->embedding = *t;
-    e->embedding.data = e->embedding_memory = mem_alloc(t->bytes);
-    if (!e->embedding_memory) return error_memory(err, "the embedding of eagle3", t->bytes);
-    memcpy(e->embedding_memory, t->data, t->bytes);
-    return FR_OK;
-}
-
-/* Reads the LM head and its vocabulary, or takes the target's. */
-static int read_head(Eagle3 *e, Model *m, fr_error *err) {
-    LearnedDrafter *l = &e->eagle.learned;
-    Hparams *h = &m->hparams;
-    h->n_vocab = l->n_vocab;
-    int status = drafter_file_map(&l->file, l->n_vocab, &e->eagle.token_of, &h->n_vocab, err);
-    if (status) return status;
-    if (drafter_file_has(&l->file, EAGLE3_OUTPUT) || e->eagle.token_of)
-        return drafter_file_matrix(&l->file, EAGLE3_OUTPUT, h->n_embd, h->n_vocab, &m->output, err);
-    m->output = l->target->output;
-    m->output_bias = l->target->output_bias;
-    h->logit_scale = l->target->hparams.logit_scale;
-    h->logit_cap = l->target->hparams.logit_cap;
-    if (h->n_embd == l->n_embd) return FR_OK;
-    return error_set(err, FR_ERR_FORMAT,
-                     "%s: has no %s, and its width of %d is not the target's, whose LM head it would use",
-                     gguf_path(l->file.gguf), EAGLE3_OUTPUT, h->n_embd);
-}
-
 static int read_vectors(Eagle3 *e, const Eagle3Keys *k, const Hparams *h, fr_error *err) {
     DrafterFile *f = &e->eagle.learned.file;
-    int64_t n_streams = k->n_layers * (int64_t)e->eagle.learned.n_embd;
+    int64_t n_streams = k->streams.n * (int64_t)e->eagle.learned.n_embd;
     const struct {
         const char *name;
         int64_t n;
@@ -221,10 +165,10 @@ static int read_weights(Eagle3 *e, Eagle3Keys *k, fr_error *err) {
     d->layer.model = (Model){.gguf = l->file.gguf, .hparams = h, .n_ropes = 1, .token_embd = l->target->token_embd};
     if (!status) status = read_vectors(e, k, &h, err);
     if (!status) status = read_matrices(e, &h, err);
-    if (!status) status = read_head(e, &d->layer.model, err);
-    if (!status) status = read_embedding(e, h.n_embd, err);
+    if (!status) status = own_head_read(l, &d->layer.model, EAGLE3_OUTPUT, &d->token_of, err);
+    if (!status) status = own_embedding_read(&e->embedding, l, EAGLE3_EMBEDDING, h.n_embd, err);
     if (!status)
-        status = learned_linear_open(l, EAGLE3_FC, k->n_layers * (int64_t)l->n_embd, h.n_embd,
+        status = learned_linear_open(l, EAGLE3_FC, k->streams.n * (int64_t)l->n_embd, h.n_embd,
                                      drafter_file_has(&l->file, EAGLE3_FC ".bias"), d->max_rows, &d->fc, err);
     if (status) return status;
     d->layer.specs[0].reads_pairs = true;
@@ -237,36 +181,15 @@ static int read_weights(Eagle3 *e, Eagle3Keys *k, fr_error *err) {
 
 /* ---- opening -------------------------------------------------------------------------------------------- */
 
-/* Asks the target for its streams. */
-static int ask_for_streams(EntryStreams *out, const Eagle3Keys *k, const Eagle3Options *o, const LearnedDrafter *l,
-                           fr_error *err) {
-    for (int32_t i = 0; i < k->n_layers; i++) {
-        int32_t after = k->layers[i] + o->counts_outputs;
-        if (after > l->target->hparams.n_layer)
-            return error_set(
-                err, FR_ERR_ARGUMENT,
-                "%s: reads layer %d, and the target has no output of such a layer; leave layers=outputs out",
-                gguf_path(l->file.gguf), k->layers[i]);
-        int32_t at = l->env.kept ? kept_layers_add(l->env.kept, after) : -1;
-        if (at < 0)
-            return error_set(err, FR_ERR_UNSUPPORTED,
-                             "eagle3: the target keeps the streams of at most %d layers for all drafters; use fewer of "
-                             "them at once",
-                             MAX_KEPT_LAYERS);
-        out->at[out->n++] = at;
-    }
-    return FR_OK;
-}
-
 static int open_layer(Eagle3 *e, const Eagle3Options *o, const Eagle3Keys *k, fr_error *err) {
     Eagle *d = &e->eagle;
     EntryQueueOptions input = {
         .reads_tokens = true,
         .token_norm = e->token_norm,
         .hidden_norm = e->hidden_norm,
-        .embedding = e->embedding_memory ? &e->embedding : NULL,
+        .embedding = e->embedding.memory ? &e->embedding.tensor : NULL,
         .streams = {.norm = e->stream_norm, .norms_each = k->norms_each_stream, .keeps_normed = k->keeps_normed}};
-    int status = ask_for_streams(&input.streams, k, o, &d->learned, err);
+    int status = stream_list_ask(&k->streams, o->counts_outputs, &d->learned, &input.streams, err);
     if (!status) status = eagle_open_layer(d, "eagle3", &input, err);
     if (status || k->continues_normed) return status;
     d->layer.feature_at = d->layer.model.hparams.n_embd;

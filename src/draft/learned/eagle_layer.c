@@ -133,23 +133,12 @@ void eagle_end(Drafter *drafter, int32_t sequence) {
 
 /* ---- growing the trees ---------------------------------------------------------------------------- */
 
-/* Copies the logits of the layer's head. The target's tokens that it does not know have none. */
-static void copy_logits(Eagle *d, const float *logits) {
-    int32_t n = d->learned.n_vocab;
-    if (!d->token_of) {
-        memcpy(d->logits, logits, (size_t)n * sizeof *logits);
-        return;
-    }
-    for (int32_t i = 0; i < n; i++) d->logits[i] = -INFINITY;
-    for (int32_t i = 0; i < d->entries.shape->n_vocab; i++) d->logits[d->token_of[i]] = logits[i];
-}
-
 /* Finds the tokens that the target most probably chooses after a node, from the layer's output f and its logits
  * there. */
 static void find_top(Eagle *d, const EagleMember *m, int32_t node, const float *feature, const float *logits,
                      EagleTop *out) {
     int32_t path[TREE_MAX_NODES], n_path = learned_path(m->tree, node, path);
-    copy_logits(d, logits);
+    own_head_spread(&d->learned, d->token_of, d->entries.shape->n_vocab, logits, d->logits);
     token_info_add(&d->info, &m->tree->nodes[node].token, 1, d->logits);
     out->n = learned_top(&d->learned, m->sequence, path, n_path, d->logits, d->top, out->tokens, out->log_p);
     if (!d->learned.sequences[m->sequence].is_drawing) /* drawn tokens have psi, which is not an estimate */

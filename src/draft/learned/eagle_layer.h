@@ -49,7 +49,7 @@ void eagle_release(Eagle *d); /* everything but the struct itself, after a failu
 typedef struct Eagle3Keys {
     const Gguf *gguf;
     const Model *target;
-    int32_t n_layers, layers[MAX_KEPT_LAYERS];
+    StreamList streams;
     bool norms_before_fc, norms_each_stream, keeps_normed, continues_normed;
 } Eagle3Keys;
 

@@ -21,6 +21,8 @@
  * prompt was not shown to the drafter. The layer reads what is there as one text: the last hidden state knows the whole
  * context, so proposals after a gap are a little worse, and other requests take over only what is before it.
  *
+ * Layers that attend to states of the target (dflash) have entries without results: only keys and values.
+ *
  * The layer is opened as a model with one layer, so that paging, tree attention, threads and quantised weights work as
  * they do for the target.
  *
@@ -128,7 +130,11 @@ int entry_queue_open(EntryQueue *q, LearnedDrafter *learned, OneLayer *layer, co
                                ARENA_ITEM(&hidden, n_all * ENTRY_QUEUE_LENGTH * q->width),
                                ARENA_ITEM(&q->rows, rows),
                                ARENA_ITEM(&q->row_ids, rows)};
-    const LearnedBuffer buffers[] = {{&q->pairs, rows * (n_streams ? 3 : 2) * h},
+    const LearnedBuffer buffers[] = {{&q->pairs, rows *
+                                                     (options->streams.only_stores ? 1
+                                                      : n_streams                  ? 3
+                                                                                   : 2) *
+                                                     h},
                                      {&q->inputs, rows * h},
                                      {&q->streams, rows * q->width}};
     int status = arena_take(&learned->arena, items, ARENA_COUNT(items), "entries", err);
@@ -254,7 +260,21 @@ static void fuse_streams(EntryQueue *q, int32_t n) {
     for (int32_t i = 0; i < n; i++) entry_queue_set_pair(q, i, q->rows[i].token, q->inputs->floats + i * h);
 }
 
+/* Stores the keys and values of n entries, which the layers make of their fused streams. */
+static int store_entries(EntryQueue *q, int32_t n, fr_error *err) {
+    int64_t h = q->shape->n_embd;
+    learned_linear(q->learned, q->options.fc, LINEAR_SET, q->streams, n, q->inputs);
+    norm(q, (Slice){q->inputs, 0}, n, h, q->options.hidden_norm);
+    buffer_pull(q->inputs, 0, n * h);
+    for (int32_t i = 0; i < n; i++) {
+        q->rows[i].input = q->inputs->floats + i * h;
+        q->rows[i].token = 0; /* the vocabulary of the layers may be smaller than the target's */
+    }
+    return executor_store(q->layer->executor, q->rows, n, err);
+}
+
 static int forward(EntryQueue *q, int32_t n_rows, fr_error *err) {
+    if (q->options.streams.only_stores) return store_entries(q, n_rows, err);
     if (q->options.streams.n) fuse_streams(q, n_rows);
     entry_queue_fuse(q, n_rows);
     return executor_forward(q->layer->executor, q->rows, n_rows, err);
@@ -311,13 +331,13 @@ static void begin_gap(EntrySequence *s, int32_t n_whole) {
 /* Makes room for n entries in the queue, if it is too full, by dropping the older half of it, or all. */
 static void drop_entries(EntryQueue *q, EntrySequence *s, int32_t n) {
     int32_t n_dropped = ENTRY_QUEUE_LENGTH / 2;
-    size_t h = (size_t)q->learned->n_embd;
+    size_t width = (size_t)q->width;
     if (s->n_queued + n <= ENTRY_QUEUE_LENGTH) return;
     if (s->n_queued < n_dropped || n > ENTRY_QUEUE_LENGTH / 2) n_dropped = s->n_queued;
     begin_gap(s, n_entries(q, s) - s->n_queued);
     s->n_queued -= n_dropped;
     memmove(s->tokens, s->tokens + n_dropped, (size_t)s->n_queued * sizeof *s->tokens);
-    memmove(s->hidden, s->hidden + (size_t)n_dropped * h, (size_t)s->n_queued * h * sizeof *s->hidden);
+    memmove(s->hidden, s->hidden + (size_t)n_dropped * width, (size_t)s->n_queued * width * sizeof *s->hidden);
 }
 
 int entry_queue_add_step(EntryQueue *q, int32_t sequence, const VerifiedTree *v, fr_error *err) {
@@ -408,8 +428,9 @@ int entry_queue_load(EntryQueue *q, int32_t sequence, ByteReader *in, fr_error *
 static void take_results(EntryQueue *q, EntrySequence *s, int32_t last) {
     Executor *e = q->layer->executor;
     size_t h = (size_t)q->shape->n_embd;
-    memcpy(s->feature, executor_hidden(e, last) + q->layer->feature_at, h * sizeof *s->feature);
-    memcpy(s->input, q->inputs->floats + (size_t)last * h, h * sizeof *s->input);
+    bool has_results = !q->options.streams.only_stores;
+    if (has_results) memcpy(s->feature, executor_hidden(e, last) + q->layer->feature_at, h * sizeof *s->feature);
+    if (has_results) memcpy(s->input, q->inputs->floats + (size_t)last * h, h * sizeof *s->input);
     if (s->logits) memcpy(s->logits, executor_logits(e, last), (size_t)q->shape->n_vocab * sizeof *s->logits);
     executor_commit(e, s->kv, q->row_ids + last + 1 - s->n_queued, s->n_queued);
     s->n_queued = 0;
@@ -424,7 +445,7 @@ static int run_together(EntryQueue *q, const int32_t *sequences, int32_t n, fr_e
         if (s->n_queued == 0) continue;
         status = cached_kv_reserve(&q->cached, s->kv, s->n_queued, err);
         n_rows = pack_queue(q, s, n_rows);
-        q->rows[n_rows - 1].want_hidden = true;
+        q->rows[n_rows - 1].want_hidden = !q->options.streams.only_stores;
         q->rows[n_rows - 1].want_logits = q->options.wants_logits;
     }
     if (status || n_rows == 0) return status;

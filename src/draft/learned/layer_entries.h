@@ -1,5 +1,6 @@
-/* layer_entries.h - the transformer layer of `eagle`, `mtp` and `lyanna`, and its KV entries: one for each token that
- * the target has read, computed from the target's hidden state there and the token that follows. */
+/* layer_entries.h - the transformer layers of `eagle`, `eagle3`, `mtp`, `lyanna` and `dflash`, and their KV entries: one
+ * for each token that the target has read, computed from the target's hidden state or streams there and, in most
+ * methods, from the token that follows. */
 #ifndef LEARNED_LAYER_ENTRIES_H
 #define LEARNED_LAYER_ENTRIES_H
 
@@ -14,7 +15,7 @@
  * (executor_choose_layer), on the same cache. */
 typedef struct OneLayer {
     Model model;        /* has one or two layers; heads, rope, embedding and LM head are the target's */
-    LayerSpec specs[2]; /* the second one is empty if there is none */
+    LayerSpec specs[2]; /* the second one is empty if there is none; dflash has a list of its own */
     float *norms[4];    /* for each layer that of attention, which may be NULL, and that of the feed-forward */
     Weights *weights;
     Executor *executor;
@@ -61,6 +62,7 @@ typedef struct EntryStreams {
     const float *norm;           /* [n][H of the target] an RMS norm before fc; NULL: none */
     bool norms_each;             /* it is a norm of each stream, not one of all together */
     bool keeps_normed;           /* the residual stream is norm g */
+    bool only_stores;            /* the layers read no pairs: each stores keys and values of norm g (executor_store) */
 } EntryStreams;
 
 typedef struct EntryQueueOptions {
@@ -118,5 +120,39 @@ int entry_queue_run(EntryQueue *q, const int32_t *sequences, int32_t n, fr_error
 void entry_queue_set_pair(EntryQueue *q, int32_t i, int32_t token, const float *hidden);
 /* Sets the inputs of the first n rows, which are computed from their pairs or are these pairs. */
 void entry_queue_fuse(EntryQueue *q, int32_t n);
+
+/* ---- what a file may bring along (layer_ends.c) -------------------------------------------------------------- */
+
+/* A list of streams of the target, each by the number of layers that have run before it. */
+typedef struct StreamList {
+    int32_t n, layers[MAX_KEPT_LAYERS];
+} StreamList;
+
+typedef struct KeyReader KeyReader;
+
+/* Refuses a file whose key `what`, if it has one, names other widths than that of the target's hidden states. */
+void stream_width_check(KeyReader *r, const Model *target, const char *what);
+/* Reads the list under the key `what`, and adds `shift` to its numbers. An error says that the key `name` is needed. */
+void stream_list_read(KeyReader *r, const Gguf *g, const Model *target, const char *what, const char *name,
+                      int32_t shift, StreamList *out);
+/* Asks the target to keep the streams; with counts_outputs the list means the outputs of layers. Sets n and `at`. */
+int stream_list_ask(const StreamList *list, bool counts_outputs, const LearnedDrafter *d, EntryStreams *out,
+                    fr_error *err);
+
+/* A copy of the embedding of a drafter's file, which may be changed while the drafter is open. */
+typedef struct OwnEmbedding {
+    GgufTensor tensor;
+    void *memory; /* NULL: the file has none, and the target's is used */
+} OwnEmbedding;
+
+/* Reads the tensor `name`, if the file has it. Without it n_embd must be the target's. */
+int own_embedding_read(OwnEmbedding *e, LearnedDrafter *d, const char *name, int64_t n_embd, fr_error *err);
+void own_embedding_close(OwnEmbedding *e);
+/* Sets the LM head of a model of the drafter's layers and its n_vocab: the tensor `name` with a map of tokens
+ * (drafter_file_map), if there is one, or the target's head. */
+int own_head_read(LearnedDrafter *d, Model *m, const char *name, int32_t **token_of, fr_error *err);
+/* Copies the logits of a head of n tokens to out [n_vocab of the target]; tokens that it does not have get -INFINITY.
+ * token_of may be NULL. */
+void own_head_spread(const LearnedDrafter *d, const int32_t *token_of, int32_t n, const float *logits, float *out);
 
 #endif

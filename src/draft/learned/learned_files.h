@@ -203,6 +203,57 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
 #define EAGLE3_EMBEDDING "token_embd.weight"
 #define EAGLE3_ROPE_FACTORS "rope_freqs.weight"
 
+/* ---- dflash ------------------------------------------------------------------------------------------------ */
+
+/* Names of keys and tensors are those of llama.cpp's files of the architecture dflash, so that these are read as they
+ * are. In a published file the keys have no prefix before DFLASH. S, T and D are those of eagle3, L is the number of
+ * layers.
+ *
+ * Keys: those of layers of the architecture qwen3 (block_count L, embedding_length H, attention.*, rope.*), and
+ *   dflash.block_size            slots of a block
+ *   dflash.target_layers         S numbers of layers that have run when a stream is read
+ *   dflash.mask_token_id         the token of the slots to be predicted; in a published file tokenizer.ggml.mask_token_id
+ *   dflash.target_hidden_size    T, optional
+ *   dflash.attention.causal      true: a slot does not see later slots; without it false
+ *   dflash.sample_from_anchor    true: slot i predicts the token after its own; without it false
+ *   dflash.attention.sliding_window, .sliding_window_pattern   the window of the layers whose flag is set
+ * Tensors:
+ *   fc.weight [H][S T], enc.output_norm.weight [H]
+ *   blk.<layer>.attn_norm.weight [H], .attn_q, _k, _v, _output.weight (heads rotate halves), .attn_q_norm, .attn_k_norm
+ *   and .attn_sinks.weight (optional), .ffn_norm.weight [H], .ffn_gate, _up, _down.weight
+ *   output_norm.weight [H], output.weight [D][H], token_embd.weight [V][H] and d2t [D], the last three as for eagle3
+ *
+ * Older files of the architecture dflash-draft have other names for some of them, and count target_layer_ids from the
+ * output of layer 0. */
+#define DFLASH "dflash."
+#define DFLASH_KEY_BLOCK "block_size"
+#define DFLASH_KEY_LAYERS "target_layers"
+#define DFLASH_KEY_MASK "mask_token_id"
+#define DFLASH_KEY_TARGET_WIDTH "target_hidden_size"
+#define DFLASH_KEY_CAUSAL "attention.causal"
+#define DFLASH_KEY_FROM_ANCHOR "sample_from_anchor"
+#define DFLASH_KEY_WINDOW "attention.sliding_window"
+#define DFLASH_KEY_WINDOW_PATTERN "attention.sliding_window_pattern"
+
+#define DFLASH_FC "fc.weight"
+#define DFLASH_CONTEXT_NORM "enc.output_norm.weight"
+#define DFLASH_OUTPUT_NORM "output_norm.weight"
+#define DFLASH_OUTPUT "output.weight"
+#define DFLASH_EMBEDDING "token_embd.weight"
+#define DFLASH_LAYER "blk.%d.%s.weight" /* printf format of the names below */
+#define DFLASH_ATTN_NORM "attn_norm"
+#define DFLASH_ATTN_Q "attn_q"
+#define DFLASH_ATTN_K "attn_k"
+#define DFLASH_ATTN_V "attn_v"
+#define DFLASH_ATTN_OUTPUT "attn_output"
+#define DFLASH_Q_NORM "attn_q_norm"
+#define DFLASH_K_NORM "attn_k_norm"
+#define DFLASH_SINKS "attn_sinks"
+#define DFLASH_FFN_NORM "ffn_norm"
+#define DFLASH_FFN_GATE "ffn_gate"
+#define DFLASH_FFN_UP "ffn_up"
+#define DFLASH_FFN_DOWN "ffn_down"
+
 /* ---- corrections of the logits ----------------------------------------------------------------------------- */
 
 /* logit_corrections.h has what these numbers are for. The names follow the method's name and a dot.

@@ -1,0 +1,471 @@
+/* draft_dflash.c - the drafter `dflash`: DFlash (z-lab 2026, "DFlash: Block Diffusion for Flash Speculative Decoding"),
+ * which predicts a block of tokens in one forward.
+ *
+ * The problem. A drafter that continues from its own outputs runs once for each level of a tree. On long paths its
+ * forwards cost more than the target's, although each of them is small.
+ *
+ * The idea. A few transformer layers read a block of slots at once: the embedding of the pending token, then those of a
+ * mask token. Nothing in the block follows from anything drafted before it. What the slots know of the text comes from
+ * the target: each layer makes keys and values of a state g of every token of the context, and the slots attend to these
+ * and to each other, in both directions.
+ *
+ *     g_t = norm(fc [s_1 ; ... ; s_S])             streams at token t after S layers of the target
+ *     k_t, v_t = norm_k(Wk g_t), Wv g_t            in each layer, with no norm of the layer before them
+ *     slots    = E(x_n), E(mask), E(mask), ...     the layers, then the final norm and the target's LM head
+ *
+ *     context        g0  g1  g2 |  x3  mask  mask  mask        x3 is the pending token
+ *     predictions                       x4    x5    x6         slot i predicts the token in its own place
+ *
+ * In a file with sample_from_anchor, slot i predicts the token after its place, so the pending token's slot predicts,
+ * too. If the pending token is not in slot 0, a drafter loses most of its acceptance: it was always given there.
+ *
+ * The tree. The distributions of the slots do not depend on each other's tokens, as those of medusa's heads: the tree
+ * consists of the `budget` paths with the greatest products (learned_grow_products).
+ *
+ * The keys and values of the context are entries (layer_entries.c): they are computed once for each token that the
+ * target has read, in all layers together (executor_store), and a request takes them over with its prefix. The rows of
+ * the block are forgotten after each proposal.
+ *
+ * Files. A GGUF file of the architecture dflash, as llama.cpp's converter writes it, is read as it is, and so is one of
+ * the older architecture dflash-draft. The list of layers is as explained in draft_eagle3.c.
+ *
+ * Cost: a forward of the layers over the block, whatever the depth; an LM head for each position that the budget can
+ * reach. When it loses: where a token depends strongly on the one before it, which later slots do not know. Proof:
+ * tests/draft/test_draft_dflash.c, against the layers in double precision. */
+#include "base/mem.h"
+#include "draft/learned/layer_entries.h"
+#include "draft/learned/learned_files.h"
+#include "model/arch.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    MAX_BLOCK = 64,  /* slots */
+    MAX_LAYERS = 64, /* published drafters have 3 to 8 */
+    MAX_ROWS = 128,  /* of all blocks together, because each row may have logits */
+    MIN_ROWS = 64,   /* of a piece of a prompt */
+};
+
+typedef struct DflashOptions {
+    const char *file;
+    bool coupled, counts_outputs;
+    int32_t depth, top;
+} DflashOptions;
+
+static const Option option_table[] = {
+    LEARNED_OPTION_FILE(DflashOptions),
+    {.key = "depth",
+     OPT_INT(DflashOptions, depth, 0, MAX_BLOCK),
+     .default_value = "0",
+     .help = "maximal length of a path; 0: as many tokens as a block predicts"},
+    {.key = "top",
+     OPT_INT(DflashOptions, top, 1, TOP_K_MAX),
+     .default_value = "10",
+     .help = "tokens of each position that are candidates for the tree"},
+    {.key = "layers",
+     OPT_CHOICE(DflashOptions, counts_outputs, "inputs", "outputs"),
+     .default_value = "inputs",
+     .help = "what the file's list of the target's layers names: their inputs, as in llama.cpp's files, or their "
+             "outputs; the wrong one lowers the acceptance"},
+    LEARNED_OPTION_COUPLED(DflashOptions),
+    {.key = NULL},
+};
+
+/* The keys that only this method has (learned_files.h). */
+typedef struct DflashKeys {
+    const LearnedDrafter *learned;
+    StreamList streams;
+    int32_t block, mask, window;
+    bool is_causal, from_anchor, has_window[MAX_LAYERS];
+} DflashKeys;
+
+typedef struct LayerVectors {
+    float *attn_norm, *q_norm, *k_norm, *sinks, *ffn_norm;
+} LayerVectors;
+
+typedef struct Dflash {
+    LearnedDrafter learned;
+    DflashKeys keys;
+    int32_t depth, n_ranks, max_rows;
+    Linear *fc;
+    OneLayer layers; /* its model has all layers of the drafter, `specs` */
+    LayerSpec specs[MAX_LAYERS];
+    LayerVectors vectors[MAX_LAYERS];
+    float *context_norm, *output_norm;
+    Rope rope;
+    OwnEmbedding embedding;
+    int32_t *token_of; /* [vocabulary of the head] the target's tokens; NULL: they are the same */
+    EntryQueue entries;
+    int32_t *slots;  /* [max_rows] the tokens of the blocks */
+    float *logits;   /* [V] */
+    int32_t *tokens; /* [depth][n_ranks] the most probable tokens of each position, best first */
+    double *log_p;   /* [depth][n_ranks] */
+} Dflash;
+
+static void close_dflash(Drafter *drafter) {
+    Dflash *d = (Dflash *)drafter;
+    learned_linear_close(&d->learned, d->fc);
+    entry_queue_close(&d->entries);
+    one_layer_close(&d->layers);
+    for (int32_t i = 0; i < MAX_LAYERS; i++) {
+        LayerVectors *v = &d->vectors[i];
+        float *const all[] = {v->attn_norm, v->q_norm, v->k_norm, v->sinks, v->ffn_norm};
+        for (size_t k = 0; k < sizeof all / sizeof *all; k++) mem_free(all[k]);
+    }
+    mem_free(d->context_norm);
+    mem_free(d->output_norm);
+    rope_free(&d->rope);
+    own_embedding_close(&d->embedding);
+    mem_free(d->token_of);
+    learned_release(&d->learned);
+    mem_free(d);
+}
+
+/* ---- keys ----------------------------------------------------------------------------------------------- */
+
+#define OLD "dflash." /* before some keys of files of the architecture dflash-draft */
+
+/* Returns the first of these names that the file has as a key, or the first name. */
+static const char *key_named(KeyReader *r, const char *const names[3]) {
+    for (int i = 0; i < 3; i++)
+        if (names[i] && key_index(r, names[i]) >= 0) return names[i];
+    return names[0];
+}
+
+static void read_mask(KeyReader *r, DflashKeys *k) {
+    const char *name = key_named(r, (const char *const[]){DFLASH_KEY_MASK, OLD DFLASH_KEY_MASK, NULL});
+    int64_t of_vocabulary = -1;
+    if (gguf_get_i64(k->learned->file.gguf, "tokenizer.ggml.mask_token_id", &of_vocabulary) && key_index(r, name) < 0) {
+        if (of_vocabulary < 0 || of_vocabulary >= k->learned->n_vocab)
+            key_fail(r, FR_ERR_MISMATCH,
+                     "its mask token %lld is not a token of the target; run the target that it was "
+                     "trained for",
+                     (long long)of_vocabulary);
+        k->mask = (int32_t)of_vocabulary;
+        return;
+    }
+    k->mask = key_int(r, name, -1, 0, k->learned->n_vocab - 1);
+}
+
+static void read_windows(KeyReader *r, DflashKeys *k, int32_t n_layer) {
+    k->window = key_int(r, DFLASH_KEY_WINDOW, 0, 0, 1 << 28);
+    bool is_list = key_is_list(r, DFLASH_KEY_WINDOW_PATTERN);
+    if (is_list) key_check_list(r, DFLASH_KEY_WINDOW_PATTERN, n_layer, 0, 1);
+    if (k->window > 0 && !is_list)
+        key_fail(r, FR_ERR_FORMAT, "has a window but no list %s that says which layers have it",
+                 DFLASH_KEY_WINDOW_PATTERN);
+    for (int32_t i = 0; i < n_layer && i < MAX_LAYERS && k->window > 0; i++)
+        k->has_window[i] = key_number_of_layer(r, DFLASH_KEY_WINDOW_PATTERN, i, 0) != 0;
+}
+
+static void read_keys(KeyReader *r, void *user) {
+    DflashKeys *k = user;
+    const LearnedDrafter *l = k->learned;
+    const char *list = key_named(r,
+                                 (const char *const[]){DFLASH_KEY_LAYERS, "target_layer_ids", OLD "target_layer_ids"});
+    stream_width_check(r, l->target, DFLASH_KEY_TARGET_WIDTH);
+    stream_list_read(r, l->file.gguf, l->target, list, DFLASH_KEY_LAYERS, strcmp(list, DFLASH_KEY_LAYERS) != 0, &k->streams);
+    k->block = key_int(r, key_named(r, (const char *const[]){DFLASH_KEY_BLOCK, OLD DFLASH_KEY_BLOCK, NULL}), -1, 2,
+                       MAX_BLOCK);
+    read_mask(r, k);
+    k->is_causal = key_bool(r, DFLASH_KEY_CAUSAL, false);
+    k->from_anchor = key_bool(r, DFLASH_KEY_FROM_ANCHOR, false);
+    read_windows(r, k, key_int(r, "block_count", -1, 1, MAX_LAYERS));
+    key_index(r, OLD "n_target_features"); /* it follows from the list of layers */
+    key_index(r, "n_target_features");
+}
+
+/* ---- weights -------------------------------------------------------------------------------------------- */
+
+/* Returns the first of two names that the file has as a tensor, or the first name. */
+static const char *tensor_named(const LearnedDrafter *l, const char *name, const char *old) {
+    return !drafter_file_has(&l->file, name) && drafter_file_has(&l->file, old) ? old : name;
+}
+
+static int read_layer_vectors(Dflash *d, int32_t i, fr_error *err) {
+    LearnedDrafter *l = &d->learned;
+    const Hparams *h = &d->layers.model.hparams;
+    LayerVectors *v = &d->vectors[i];
+    const struct {
+        const char *name;
+        int32_t n;
+        bool is_optional;
+        float **out;
+    } vectors[] = {{DFLASH_ATTN_NORM, h->n_embd, false, &v->attn_norm},
+                   {DFLASH_Q_NORM, h->head_dim, true, &v->q_norm},
+                   {DFLASH_K_NORM, h->head_dim, true, &v->k_norm},
+                   {DFLASH_SINKS, h->n_head, true, &v->sinks},
+                   {DFLASH_FFN_NORM, h->n_embd, false, &v->ffn_norm}};
+    int status = FR_OK;
+    for (size_t k = 0; k < sizeof vectors / sizeof *vectors && !status; k++) {
+        char name[64], old[64];
+        snprintf(name, sizeof name, DFLASH_LAYER, i, vectors[k].name);
+        snprintf(old, sizeof old, DFLASH_LAYER, i,
+                 vectors[k].out == &v->ffn_norm ? "post_attention_norm" : vectors[k].name);
+        const char *found = tensor_named(l, name, old);
+        if (vectors[k].is_optional && !drafter_file_has(&l->file, found)) continue;
+        status = drafter_file_vector(&l->file, found, vectors[k].n, vectors[k].out, err);
+    }
+    return status;
+}
+
+static int read_layer(Dflash *d, int32_t i, fr_error *err) {
+    const Hparams *h = &d->layers.model.hparams;
+    const LayerVectors *v = &d->vectors[i];
+    LayerSpec *spec = &d->specs[i];
+    int64_t n = h->n_embd, q_dim = hparams_q_dim(h), kv_dim = hparams_kv_dim(h);
+    const struct {
+        const char *name;
+        int64_t n_in, n_out;
+        LayerMatrix to;
+    } matrices[] = {
+        {DFLASH_ATTN_Q, n, q_dim, MATRIX_Q},        {DFLASH_ATTN_K, n, kv_dim, MATRIX_K},
+        {DFLASH_ATTN_V, n, kv_dim, MATRIX_V},       {DFLASH_ATTN_OUTPUT, q_dim, n, MATRIX_O},
+        {DFLASH_FFN_GATE, n, h->n_ff, MATRIX_GATE}, {DFLASH_FFN_UP, n, h->n_ff, MATRIX_UP},
+        {DFLASH_FFN_DOWN, h->n_ff, n, MATRIX_DOWN},
+    };
+    int status = read_layer_vectors(d, i, err);
+    for (size_t k = 0; k < sizeof matrices / sizeof *matrices && !status; k++) {
+        char name[64];
+        snprintf(name, sizeof name, DFLASH_LAYER, i, matrices[k].name);
+        status = drafter_file_matrix(&d->learned.file, name, matrices[k].n_in, matrices[k].n_out,
+                                     &spec->matrices[matrices[k].to], err);
+    }
+    spec->attn_norm = v->attn_norm;
+    spec->q_norm = v->q_norm;
+    spec->k_norm = v->k_norm;
+    spec->sinks = v->sinks;
+    spec->ffn_norm = v->ffn_norm;
+    spec->mixer = d->keys.has_window[i] ? MIXER_WINDOW : MIXER_ATTENTION;
+    spec->window = d->keys.has_window[i] ? d->keys.window : 0;
+    return status;
+}
+
+static int read_shape(Dflash *d, fr_error *err) {
+    LearnedDrafter *l = &d->learned;
+    Hparams h;
+    GgufString architecture = {"", 0};
+    char prefix[64];
+    d->keys = (DflashKeys){.learned = l};
+    gguf_get_string(l->file.gguf, "general.architecture", &architecture);
+    snprintf(prefix, sizeof prefix, "%sdflash%s", drafter_file_prefix(&l->file),
+             architecture.n == strlen("dflash-draft") ? "-draft" : "");
+    int status = hparams_read_drafter(&h, l->file.gguf, prefix, read_keys, &d->keys, err);
+    if (status) return status;
+    h.rope.style = ROPE_HALVES;
+    d->layers.model = (Model){.gguf = l->file.gguf, .hparams = h, .n_ropes = 1, .token_embd = l->target->token_embd};
+    return FR_OK;
+}
+
+/* Reads the layers, and everything around them. */
+static int read_weights(Dflash *d, fr_error *err) {
+    LearnedDrafter *l = &d->learned;
+    Model *m = &d->layers.model;
+    const Hparams *h = &m->hparams;
+    int64_t n_streams = d->keys.streams.n * (int64_t)l->n_embd;
+    const char *norm = tensor_named(l, DFLASH_CONTEXT_NORM,
+                                    tensor_named(l, "hidden_norm.weight", "dflash_hidden_norm.weight"));
+    const GgufTensor *fc;
+    int status = drafter_file_vector(&l->file, norm, h->n_embd, &d->context_norm, err);
+    if (!status) status = drafter_file_vector(&l->file, DFLASH_OUTPUT_NORM, h->n_embd, &d->output_norm, err);
+    for (int32_t i = 0; i < h->n_layer && !status; i++) status = read_layer(d, i, err);
+    if (!status) status = own_head_read(l, m, DFLASH_OUTPUT, &d->token_of, err);
+    if (!status) status = own_embedding_read(&d->embedding, l, DFLASH_EMBEDDING, h->n_embd, err);
+    if (!status)
+        status = drafter_file_matrix(&l->file, tensor_named(l, DFLASH_FC, "dflash_fc.weight"), n_streams, h->n_embd,
+                                     &fc, err);
+    if (!status) status = l->backend->linear_open(&d->fc, l->device, l->weights, fc, NULL, d->max_rows, err);
+    if (!status) status = rope_init(&d->rope, &h->rope, NULL, err);
+    if (status) return status;
+    m->layers = d->specs;
+    m->ropes[0] = d->rope;
+    m->output_norm = d->output_norm;
+    return l->backend->submodel(&d->layers.weights, l->weights, m, err);
+}
+
+/* ---- opening -------------------------------------------------------------------------------------------- */
+
+static LearnedDraftFn draft_together; /* below */
+
+/* Sets how many tokens a path has, and how many sequences draft together. */
+static int plan(Dflash *d, const DflashOptions *o, fr_error *err) {
+    int32_t block = d->keys.block, n_predicted = d->keys.from_anchor ? block : block - 1, n = MAX_ROWS / block;
+    int32_t max_group = n < d->learned.max_sequences ? n : d->learned.max_sequences;
+    d->depth = o->depth && o->depth < n_predicted ? o->depth : n_predicted;
+    d->n_ranks = o->top;
+    d->max_rows = max_group * block > MIN_ROWS ? max_group * block : MIN_ROWS;
+    return learned_reserve_group(&d->learned, max_group, draft_together, err);
+}
+
+static int open_layers(Dflash *d, const DflashOptions *o, fr_error *err) {
+    LearnedDrafter *l = &d->learned;
+    int64_t ranks = (int64_t)d->depth * d->n_ranks;
+    EntryQueueOptions input = {.fc = d->fc,
+                               .max_rows = d->max_rows,
+                               .hidden_norm = d->context_norm,
+                               .streams = {.only_stores = true}};
+    const ArenaItem items[] = {ARENA_ITEM(&d->slots, d->max_rows), ARENA_ITEM(&d->logits, l->n_vocab),
+                               ARENA_ITEM(&d->tokens, ranks), ARENA_ITEM(&d->log_p, ranks)};
+    int status = stream_list_ask(&d->keys.streams, o->counts_outputs, l, &input.streams, err);
+    if (!status) status = arena_take(&l->arena, items, ARENA_COUNT(items), "dflash", err);
+    if (!status)
+        status = one_layer_open_executor(&d->layers, l, l->n_ctx, d->keys.block, d->max_rows, l->max_group * d->depth,
+                                         err);
+    return status ? status : entry_queue_open(&d->entries, l, &d->layers, &input, err);
+}
+
+static int open_dflash(Drafter **out, const void *options, const DrafterEnv *env, fr_error *err) {
+    const DflashOptions *o = options;
+    Dflash *d = mem_calloc(1, sizeof *d);
+    if (!d) return error_memory(err, "dflash", sizeof *d);
+    d->learned.coupled = o->coupled;
+    int status = learned_open(&d->learned, o->file, "dflash", env, err);
+    if (!status) status = read_shape(d, err);
+    if (!status) status = plan(d, o, err);
+    if (!status) status = read_weights(d, err);
+    if (!status) status = drafter_file_finish(&d->learned.file, err);
+    if (!status) status = open_layers(d, o, err);
+    if (status) {
+        close_dflash(&d->learned.base);
+        return status;
+    }
+    *out = &d->learned.base;
+    return FR_OK;
+}
+
+/* ---- observations ------------------------------------------------------------------------------------ */
+
+static int begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
+    int status = learned_begin(drafter, sequence, tokens, n, err);
+    return status ? status : entry_queue_begin(&((Dflash *)drafter)->entries, sequence, err);
+}
+
+static int observe_prompt(Drafter *drafter, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
+                          fr_error *err) {
+    Dflash *d = (Dflash *)drafter;
+    int status = learned_observe_prompt(drafter, sequence, first, hidden, n, err);
+    const int32_t *tokens = d->learned.sequences[sequence].context + first;
+    return status ? status : entry_queue_add(&d->entries, sequence, tokens, hidden, n, err);
+}
+
+static void take_over(Drafter *drafter, int32_t from, int32_t to, int32_t n) {
+    Dflash *d = (Dflash *)drafter;
+    if (to < d->learned.max_sequences) learned_take_over(drafter, from, to, n);
+    entry_queue_take_over(&d->entries, from, to, n);
+}
+
+static int32_t n_held(const Drafter *drafter, int32_t sequence) {
+    return entry_queue_n_held(&((const Dflash *)drafter)->entries, sequence);
+}
+
+static bool save(const Drafter *drafter, int32_t sequence, Buf *out) {
+    return entry_queue_save(&((const Dflash *)drafter)->entries, sequence, out);
+}
+
+static int load(Drafter *drafter, int32_t sequence, ByteReader *in, fr_error *err) {
+    return entry_queue_load(&((Dflash *)drafter)->entries, sequence, in, err);
+}
+
+static int observe_tree(Drafter *drafter, int32_t sequence, const VerifiedTree *v, fr_error *err) {
+    int status = learned_observe_tree(drafter, sequence, v, err);
+    return status ? status : entry_queue_add_step(&((Dflash *)drafter)->entries, sequence, v, err);
+}
+
+static void end(Drafter *drafter, int32_t sequence) {
+    entry_queue_end(&((Dflash *)drafter)->entries, sequence);
+    learned_end(drafter, sequence);
+}
+
+/* ---- a proposal --------------------------------------------------------------------------------- */
+
+/* Returns how many positions of a member can be in its tree. */
+static int32_t levels_of(const Dflash *d, const LearnedMember *m) {
+    return m->budget < d->depth ? m->budget : d->depth;
+}
+
+/* Sets the inputs of the rows: the embeddings of their tokens. */
+static void embed_slots(Dflash *d, int32_t n_rows) {
+    Buffer *inputs = d->entries.inputs;
+    int64_t n = d->entries.shape->n_embd;
+    float scale = d->learned.target->hparams.embedding_scale;
+    if (d->embedding.memory)
+        for (int32_t i = 0; i < n_rows; i++) embedding_row(&d->embedding.tensor, d->slots[i], inputs->floats + i * n);
+    else learned_embed(&d->learned, d->slots, n_rows, (Slice){inputs, 0});
+    if (!d->embedding.memory) buffer_pull(inputs, 0, n_rows * n);
+    for (int64_t i = 0; scale != 1 && i < n_rows * n; i++) inputs->floats[i] *= scale;
+    for (int32_t i = 0; i < n_rows; i++) d->entries.rows[i].input = inputs->floats + i * n;
+}
+
+/* Runs the block of each member. */
+static int run_blocks(Dflash *d, const LearnedMember *members, int32_t n, fr_error *err) {
+    int32_t block = d->keys.block, first = d->keys.from_anchor ? 0 : 1;
+    int status = FR_OK;
+    for (int32_t r = 0; r < n && !status; r++) {
+        int32_t kv = d->entries.sequences[members[r].sequence].kv, n_levels = levels_of(d, &members[r]);
+        status = cached_kv_reserve(&d->entries.cached, kv, block, err);
+        for (int32_t i = 0; i < block; i++) {
+            int32_t row = r * block + i;
+            d->slots[row] = i ? d->keys.mask : members[r].tree->nodes[0].token;
+            d->entries.rows[row] = (Row){.sequence = kv,
+                                         .parent = i ? row - 1 : -1,
+                                         .in_block = !d->keys.is_causal,
+                                         .want_logits = i >= first && i < first + n_levels};
+        }
+    }
+    if (status) return status;
+    embed_slots(d, n * block);
+    return executor_forward(d->layers.executor, d->entries.rows, n * block, err);
+}
+
+/* Grows the tree of a member from the logits of its block, which begins at row `first`. */
+static void grow_tree(Dflash *d, const LearnedMember *m, int32_t first) {
+    int32_t n_tokens[MAX_BLOCK], n_levels = levels_of(d, m);
+    for (int32_t i = 0; i < n_levels; i++) {
+        const float *logits = executor_logits(d->layers.executor, first + i + (d->keys.from_anchor ? 0 : 1));
+        own_head_spread(&d->learned, d->token_of, d->entries.shape->n_vocab, logits, d->logits);
+        n_tokens[i] = learned_top(&d->learned, m->sequence, NULL, i, d->logits, d->n_ranks, d->tokens + i * d->n_ranks,
+                                  d->log_p + i * d->n_ranks);
+    }
+    const ProductRanks ranks = {.n_levels = n_levels,
+                                .n_ranks = d->n_ranks,
+                                .tokens = d->tokens,
+                                .log_p = d->log_p,
+                                .n_tokens = n_tokens};
+    learned_grow_products(&ranks, m->budget, d->learned.base.source, m->tree);
+}
+
+static int draft_together(LearnedDrafter *learned, const LearnedMember *members, int32_t n, fr_error *err) {
+    Dflash *d = (Dflash *)learned;
+    int32_t sequences[MAX_ROWS];
+    for (int32_t r = 0; r < n; r++) sequences[r] = members[r].sequence;
+    int status = entry_queue_run(&d->entries, sequences, n, err);
+    if (!status) status = run_blocks(d, members, n, err);
+    for (int32_t r = 0; r < n && !status; r++) {
+        grow_tree(d, &members[r], r * d->keys.block);
+        executor_commit(d->layers.executor, d->entries.sequences[sequences[r]].kv, NULL, 0); /* forgets the block */
+    }
+    return status;
+}
+
+extern const DrafterClass draft_dflash_class;
+const DrafterClass draft_dflash_class = {
+    .name = "dflash",
+    .summary = "a few layers predict a block of tokens at once from several layers of the target: DFlash",
+    .option_table = option_table,
+    .options_size = sizeof(DflashOptions),
+    .needs_hidden = true,
+    .open = open_dflash,
+    .close = close_dflash,
+    .set_sampling = learned_set_sampling,
+    .begin = begin,
+    .observe_prompt = observe_prompt,
+    .take_over = take_over,
+    .n_held = n_held,
+    .save = save,
+    .load = load,
+    .observe_tree = observe_tree,
+    .observe = learned_observe,
+    .propose = learned_propose,
+    .end = end,
+};

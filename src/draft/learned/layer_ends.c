@@ -1,0 +1,99 @@
+/* layer_ends.c - what the file of a drafter with layers may bring along around them: the list of the target's streams that
+ * they read, an embedding, and an LM head over some of the target's tokens. `eagle3` and `dflash` have these. */
+#include "draft/learned/layer_entries.h"
+
+#include "base/mem.h"
+#include "model/arch.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- streams ---------------------------------------------------------------------------------------- */
+
+void stream_width_check(KeyReader *r, const Model *target, const char *what) {
+    int32_t n_embd = target->hparams.n_embd, n = key_int(r, what, n_embd, 1, 1 << 18);
+    if (n == n_embd) return;
+    key_fail(r, FR_ERR_MISMATCH,
+             "was trained for a target with hidden states of %d numbers, and those of this target have %d; run the "
+             "target that it was trained for",
+             n, n_embd);
+}
+
+void stream_list_read(KeyReader *r, const Gguf *g, const Model *target, const char *what, const char *name,
+                      int32_t shift, StreamList *out) {
+    int64_t kv = key_index(r, what), n = kv < 0 ? 0 : gguf_kv_count(g, kv);
+    if (!key_is_list(r, what) || n < 1 || n > MAX_KEPT_LAYERS) {
+        key_fail(r, FR_ERR_FORMAT, "the key %s is missing, or is not a list of 1 to %d layers", name, MAX_KEPT_LAYERS);
+        return;
+    }
+    key_check_list(r, what, (int32_t)n, 0, target->hparams.n_layer - shift);
+    out->n = (int32_t)n;
+    for (int32_t i = 0; i < n; i++) out->layers[i] = (int32_t)key_number_of_layer(r, what, i, 0) + shift;
+}
+
+int stream_list_ask(const StreamList *list, bool counts_outputs, const LearnedDrafter *d, EntryStreams *out,
+                    fr_error *err) {
+    for (int32_t i = 0; i < list->n; i++) {
+        int32_t after = list->layers[i] + counts_outputs;
+        if (after > d->target->hparams.n_layer)
+            return error_set(
+                err, FR_ERR_ARGUMENT,
+                "%s: reads layer %d, and the target has no output of such a layer; leave layers=outputs out",
+                gguf_path(d->file.gguf), list->layers[i]);
+        int32_t at = d->env.kept ? kept_layers_add(d->env.kept, after) : -1;
+        if (at < 0)
+            return error_set(err, FR_ERR_UNSUPPORTED,
+                             "%s: the target keeps the streams of at most %d layers for all drafters; use fewer of "
+                             "them at once",
+                             gguf_path(d->file.gguf), MAX_KEPT_LAYERS);
+        out->at[out->n++] = at;
+    }
+    return FR_OK;
+}
+
+/* ---- embedding and LM head -------------------------------------------------------------------------- */
+
+int own_embedding_read(OwnEmbedding *e, LearnedDrafter *d, const char *name, int64_t n_embd, fr_error *err) {
+    const GgufTensor *t;
+    if (!drafter_file_has(&d->file, name)) {
+        if (n_embd == d->n_embd) return FR_OK;
+        return error_set(err, FR_ERR_FORMAT,
+                         "%s: has no %s, and its width of %lld is not the target's, whose embedding it would use",
+                         gguf_path(d->file.gguf), name, (long long)n_embd);
+    }
+    int status = drafter_file_matrix(&d->file, name, n_embd, d->n_vocab, &t, err);
+    if (status) return status;
+    e->tensor = *t;
+    e->tensor.data = e->memory = mem_alloc(t->bytes);
+    if (!e->memory) return error_memory(err, "the embedding of a drafter", t->bytes);
+    memcpy(e->memory, t->data, t->bytes);
+    return FR_OK;
+}
+
+void own_embedding_close(OwnEmbedding *e) { mem_free(e->memory); }
+
+int own_head_read(LearnedDrafter *d, Model *m, const char *name, int32_t **token_of, fr_error *err) {
+    Hparams *h = &m->hparams;
+    h->n_vocab = d->n_vocab;
+    int status = drafter_file_map(&d->file, d->n_vocab, token_of, &h->n_vocab, err);
+    if (status) return status;
+    if (drafter_file_has(&d->file, name) || *token_of)
+        return drafter_file_matrix(&d->file, name, h->n_embd, h->n_vocab, &m->output, err);
+    m->output = d->target->output;
+    m->output_bias = d->target->output_bias;
+    h->logit_scale = d->target->hparams.logit_scale;
+    h->logit_cap = d->target->hparams.logit_cap;
+    if (h->n_embd == d->n_embd) return FR_OK;
+    return error_set(err, FR_ERR_FORMAT,
+                     "%s: has no %s, and its width of %d is not the target's, whose LM head it would use",
+                     gguf_path(d->file.gguf), name, h->n_embd);
+}
+
+void own_head_spread(const LearnedDrafter *d, const int32_t *token_of, int32_t n, const float *logits, float *out) {
+    if (!token_of) {
+        memcpy(out, logits, (size_t)d->n_vocab * sizeof *logits);
+        return;
+    }
+    for (int32_t i = 0; i < d->n_vocab; i++) out[i] = -INFINITY;
+    for (int32_t i = 0; i < n; i++) out[token_of[i]] = logits[i];
+}

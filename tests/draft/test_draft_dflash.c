@@ -1,0 +1,548 @@
+/* test_draft_dflash.c - unit tests of the drafter dflash with random weights: compares its trees and its numbers with
+ * its layers in double precision, for files in the published layouts and in ours; steps with prompts; the text in the
+ * engine; and files that do not fit. */
+#include "learned_rig.h"
+#include "plain_layer.h"
+
+#include "gguf/tensor_type.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define TARGET "build/dflash-target.gguf"
+#define BROKEN "build/dflash-broken.gguf"
+
+enum { T = 64, V = 300, N_TEXT = 14, N_KEPT = 3, MAX_STREAMS = 3, MAX_H = 64, MAX_LAYERS = 2, MAX_BLOCK = 6 };
+
+static Gguf *target_gguf;
+static Weights *target;
+static float *embeddings, *output; /* [V][T] */
+
+typedef enum Layout { PUBLISHED, OLD, OWN } Layout;
+
+/* H is the layers' own width, n_tokens the size of the vocabulary, and 0 that of the target. */
+typedef struct File {
+    const char *path;
+    Layout layout;
+    TensorType type;
+    int32_t H, n_head, n_kv, dim, ff, n_layer, n_tokens, block, mask, window;
+    bool has_embedding, has_head_norms, has_sinks, is_causal, from_anchor;
+    int32_t n_streams, streams[MAX_STREAMS]; /* numbers of layers that have run */
+} File;
+
+static const File files[] = {
+    {.path = "build/dflash-0.gguf",
+     .layout = PUBLISHED,
+     .type = TYPE_F32,
+     .H = 64,
+     .n_head = 4,
+     .n_kv = 2,
+     .dim = 16,
+     .ff = 80,
+     .n_layer = 2,
+     .block = 5,
+     .mask = 7,
+     .has_head_norms = true,
+     .n_streams = 2,
+     .streams = {1, 2}},
+    {.path = "build/dflash-1.gguf",
+     .layout = OLD,
+     .type = TYPE_F16,
+     .H = 64,
+     .n_head = 2,
+     .n_kv = 1,
+     .dim = 24,
+     .ff = 64,
+     .n_layer = 2,
+     .block = 4,
+     .mask = 299,
+     .window = 6,
+     .has_head_norms = true,
+     .has_sinks = true,
+     .n_streams = 1,
+     .streams = {2}},
+    {.path = "build/dflash-2.gguf",
+     .layout = OWN,
+     .type = TYPE_F32,
+     .H = 48,
+     .n_head = 3,
+     .n_kv = 3,
+     .dim = 16,
+     .ff = 80,
+     .n_layer = 1,
+     .n_tokens = 200,
+     .block = 6,
+     .mask = 0,
+     .has_embedding = true,
+     .is_causal = true,
+     .from_anchor = true,
+     .n_streams = 3,
+     .streams = {2, 0, 1}},
+};
+enum { N_FILES = sizeof files / sizeof *files };
+
+typedef struct LayerWeights {
+    float *norm, *q, *k, *v, *o, *q_norm, *k_norm, *sinks, *ffn_norm, *gate, *up, *down;
+} LayerWeights;
+
+typedef struct FileWeights {
+    const File *file;
+    LearnedRig rig;
+    Rope rope;
+    LayerWeights layers[MAX_LAYERS];
+    float *fc, *context_norm, *output_norm, *output, *embedding;
+    int64_t map[V];
+} FileWeights;
+static FileWeights weights[N_FILES];
+
+static int32_t n_predicted(const File *f) { return f->from_anchor ? f->block : f->block - 1; }
+
+/* ---- writing files -------------------------------------------------------------------------------------- */
+
+/* The name of a key; old files have some of them after "dflash.". */
+static const char *key_of(const File *f, const char *name, bool is_after_dflash) {
+    static char key[128];
+    const char *const prefixes[] = {"dflash.", "dflash-draft.", DRAFTER_KEY("dflash.")};
+    snprintf(key, sizeof key, "%s%s%s", prefixes[f->layout], f->layout == OLD && is_after_dflash ? "dflash." : "",
+             name);
+    return key;
+}
+
+static void set_int(const File *f, LearnedRig *r, const char *name, int32_t value) {
+    gguf_set_u32(r->w, key_of(f, name, false), (uint32_t)value);
+}
+
+static void set_mask(const File *f, LearnedRig *r) {
+    const char *key = f->layout == PUBLISHED ? "tokenizer.ggml.mask_token_id" : key_of(f, "mask_token_id", true);
+    gguf_set_u32(r->w, key, (uint32_t)f->mask);
+}
+
+static void set_keys(const File *f, LearnedRig *r) {
+    int32_t list[MAX_STREAMS], flags[] = {1, 0};
+    for (int32_t i = 0; i < f->n_streams; i++) list[i] = f->streams[i] - (f->layout == OLD);
+    set_int(f, r, "block_count", f->n_layer);
+    set_int(f, r, "context_length", 2048);
+    set_int(f, r, "embedding_length", f->H);
+    set_int(f, r, "feed_forward_length", f->ff);
+    set_int(f, r, "attention.head_count", f->n_head);
+    set_int(f, r, "attention.head_count_kv", f->n_kv);
+    set_int(f, r, "attention.key_length", f->dim);
+    set_int(f, r, "attention.value_length", f->dim);
+    gguf_set_f32(r->w, key_of(f, "rope.freq_base", false), 50000);
+    gguf_set_f32(r->w, key_of(f, "attention.layer_norm_rms_epsilon", false), 1e-6f);
+    gguf_set_u32(r->w, key_of(f, "block_size", true), (uint32_t)f->block);
+    gguf_set_i32s(r->w, key_of(f, f->layout == OLD ? "target_layer_ids" : "target_layers", true), list, f->n_streams);
+    if (f->layout == OLD) gguf_set_u32(r->w, key_of(f, "n_target_features", true), (uint32_t)(f->n_streams * T));
+    if (f->layout == OLD) gguf_set_bool(r->w, key_of(f, "attention.causal", false), false);
+    if (f->is_causal) gguf_set_bool(r->w, key_of(f, "attention.causal", false), true);
+    if (f->from_anchor) gguf_set_bool(r->w, key_of(f, "sample_from_anchor", false), true);
+    if (f->window) set_int(f, r, "attention.sliding_window", f->window);
+    if (f->window) gguf_set_i32s(r->w, key_of(f, "attention.sliding_window_pattern", false), flags, f->n_layer);
+}
+
+static float *add_to_layer(FileWeights *w, int32_t i, const char *name, TensorType type, int64_t n_in, int64_t n_out,
+                           double std) {
+    char full[64];
+    snprintf(full, sizeof full, "blk.%d.%s.weight", i, name);
+    return learned_rig_tensor(&w->rig, full, type, n_in, n_out, std);
+}
+
+static void add_layer(const File *f, FileWeights *w, int32_t i) {
+    LayerWeights *l = &w->layers[i];
+    int32_t H = f->H, q = f->n_head * f->dim, kv = f->n_kv * f->dim;
+    l->norm = add_to_layer(w, i, "attn_norm", TYPE_F32, H, 0, 1);
+    l->q = add_to_layer(w, i, "attn_q", f->type, H, q, 0.2);
+    l->k = add_to_layer(w, i, "attn_k", f->type, H, kv, 0.2);
+    l->v = add_to_layer(w, i, "attn_v", f->type, H, kv, 0.2);
+    l->o = add_to_layer(w, i, "attn_output", f->type, q, H, 0.2);
+    if (f->has_head_norms) l->q_norm = add_to_layer(w, i, "attn_q_norm", TYPE_F32, f->dim, 0, 1);
+    if (f->has_head_norms) l->k_norm = add_to_layer(w, i, "attn_k_norm", TYPE_F32, f->dim, 0, 1);
+    if (f->has_sinks) l->sinks = add_to_layer(w, i, "attn_sinks", TYPE_F32, f->n_head, 0, 1);
+    l->ffn_norm = add_to_layer(w, i, f->layout == OLD ? "post_attention_norm" : "ffn_norm", TYPE_F32, H, 0, 1);
+    l->gate = add_to_layer(w, i, "ffn_gate", f->type, H, f->ff, 0.1);
+    l->up = add_to_layer(w, i, "ffn_up", f->type, H, f->ff, 0.1);
+    l->down = add_to_layer(w, i, "ffn_down", f->type, f->ff, H, 0.1);
+}
+
+static void add_tensors(const File *f, FileWeights *w) {
+    LearnedRig *r = &w->rig;
+    bool is_old = f->layout == OLD;
+    w->fc = learned_rig_tensor(r, is_old ? "dflash_fc.weight" : "fc.weight", f->type, f->n_streams * T, f->H, 0.05);
+    w->context_norm = learned_rig_tensor(r, is_old ? "dflash_hidden_norm.weight" : "enc.output_norm.weight", TYPE_F32,
+                                         f->H, 0, 1);
+    for (int32_t i = 0; i < f->n_layer; i++) add_layer(f, w, i);
+    w->output_norm = learned_rig_tensor(r, "output_norm.weight", TYPE_F32, f->H, 0, 1);
+    if (f->n_tokens) w->output = learned_rig_tensor(r, "output.weight", f->type, f->H, f->n_tokens, 0.3);
+    if (f->has_embedding) w->embedding = learned_rig_tensor(r, "token_embd.weight", f->type, f->H, V, 1);
+    if (f->n_tokens) gguf_add_map(r->w, w->map, f->n_tokens);
+}
+
+/* Begins a file of that layout, without keys and tensors of its own. */
+static void begin_file(FileWeights *w, const File *f, uint64_t seed) {
+    LearnedRig *r = &w->rig;
+    w->file = f;
+    learned_rig_begin(r, "dflash", target, seed);
+    for (int32_t i = 0; i < f->n_tokens; i++) w->map[i] = (7 * i + 5) % V;
+    if (f->layout == OWN) return;
+    const char *name = f->layout == OLD ? "dflash-draft" : "dflash";
+    gguf_writer_free(r->w);
+    r->w = gguf_writer_new();
+    gguf_set_string(r->w, "general.architecture", name, strlen(name));
+}
+
+static void write_drafter(FileWeights *w, const File *f) {
+    begin_file(w, f, 60 + (uint64_t)(f - files));
+    set_keys(f, &w->rig);
+    set_mask(f, &w->rig);
+    add_tensors(f, w);
+    const RopeParams rope = {.style = ROPE_HALVES, .n_rot = f->dim, .base = 50000, .factor = 1, .magnitude = 1};
+    fr_error err;
+    if (rope_init(&w->rope, &rope, NULL, &err)) fail_msg("%s", err.message);
+    learned_rig_write(&w->rig, f->path);
+}
+
+static float *all_rows(const GgufTensor *t) {
+    float *x = malloc(sizeof *x * V * T);
+    blocks_dequantize(t->type, t->data, V * T, x);
+    return x;
+}
+
+static int open_all(void **state) {
+    (void)state;
+    learned_rig_write_target(TARGET, 7);
+    target_gguf = rig_gguf(TARGET);
+    target = rig_weights(target_gguf, NULL);
+    embeddings = all_rows(gguf_find_tensor(target_gguf, "token_embd.weight"));
+    output = all_rows(gguf_find_tensor(target_gguf, "output.weight"));
+    for (int i = 0; i < N_FILES; i++) write_drafter(&weights[i], &files[i]);
+    return 0;
+}
+
+static int close_all(void **state) {
+    (void)state;
+    for (int i = 0; i < N_FILES; i++) {
+        learned_rig_free(&weights[i].rig);
+        rope_free(&weights[i].rope);
+    }
+    free(embeddings);
+    free(output);
+    rig_weights_close(target);
+    gguf_close(target_gguf);
+    return 0;
+}
+
+/* ---- the layers in double precision ------------------------------------------------------------------ */
+
+enum { MAX_KEYS = N_TEXT + MAX_BLOCK };
+
+/* Makes the key and value of a state at a position. */
+static void make_key(const FileWeights *w, const LayerWeights *l, const double *state, int32_t position, PlainKv *out) {
+    const File *f = w->file;
+    const PlainHeads heads = {f->n_head, f->n_kv, f->dim};
+    learned_rig_linear(l->k, NULL, state, f->H, f->n_kv * f->dim, out->k);
+    learned_rig_linear(l->v, NULL, state, f->H, f->n_kv * f->dim, out->v);
+    for (int32_t h = 0; l->k_norm && h < f->n_kv; h++)
+        plain_norm(l->k_norm, out->k + h * f->dim, f->dim, 1e-6, out->k + h * f->dim);
+    plain_rotate_halves(&w->rope, out->k, f->n_kv, f->dim, position);
+    plain_kv_round(out, heads);
+    out->position = position;
+}
+
+/* Attention of one head of a row over keys [n]. */
+static void attend(const FileWeights *w, const LayerWeights *l, int32_t head, const double *q, int32_t position,
+                   const PlainKv *keys, int32_t n, bool has_window, double *out) {
+    const File *f = w->file;
+    int32_t at = head / (f->n_head / f->n_kv) * f->dim;
+    double total = l->sinks ? exp((double)l->sinks[head]) : 0;
+    memset(out, 0, (size_t)f->dim * sizeof *out);
+    for (int32_t t = 0; t < n; t++) {
+        double score = 0;
+        if (f->is_causal && keys[t].position > position) continue;
+        if (has_window && keys[t].position <= position - f->window) continue;
+        for (int32_t i = 0; i < f->dim; i++) score += q[i] * keys[t].k[at + i] / sqrt(f->dim);
+        total += exp(score);
+        for (int32_t i = 0; i < f->dim; i++) out[i] += exp(score) * keys[t].v[at + i];
+    }
+    for (int32_t i = 0; i < f->dim; i++) out[i] /= total;
+}
+
+static void run_layer(const FileWeights *w, const LayerWeights *l, double g[][MAX_H], int32_t n, bool has_window,
+                      double x[][MAX_H]) {
+    const File *f = w->file;
+    static PlainKv keys[MAX_KEYS];
+    int32_t H = f->H, n_q = f->n_head * f->dim;
+    double normed[MAX_BLOCK][MAX_H], q[MAX_H], attended[MAX_H], y[MAX_H];
+    for (int32_t t = 0; t < n; t++) make_key(w, l, g[t], t, &keys[t]);
+    for (int32_t i = 0; i < f->block; i++) {
+        plain_norm(l->norm, x[i], H, 1e-6, normed[i]);
+        make_key(w, l, normed[i], n + i, &keys[n + i]);
+    }
+    for (int32_t i = 0; i < f->block; i++) {
+        learned_rig_linear(l->q, NULL, normed[i], H, n_q, q);
+        for (int32_t h = 0; l->q_norm && h < f->n_head; h++)
+            plain_norm(l->q_norm, q + h * f->dim, f->dim, 1e-6, q + h * f->dim);
+        plain_rotate_halves(&w->rope, q, f->n_head, f->dim, n + i);
+        for (int32_t h = 0; h < f->n_head; h++)
+            attend(w, l, h, q + h * f->dim, n + i, keys, n + f->block, has_window, attended + h * f->dim);
+        learned_rig_linear(l->o, NULL, attended, n_q, H, y);
+        for (int32_t c = 0; c < H; c++) x[i][c] += y[c];
+        plain_norm(l->ffn_norm, x[i], H, 1e-6, y);
+        plain_feed_forward((PlainFeedForward){l->gate, l->up, l->down, H, f->ff}, y, y);
+        for (int32_t c = 0; c < H; c++) x[i][c] += y[c];
+    }
+}
+
+static void find_logits(const FileWeights *w, const double *x, double *log_p) {
+    const File *f = w->file;
+    int32_t D = f->n_tokens ? f->n_tokens : V;
+    double own[V], normed[MAX_H];
+    plain_norm(w->output_norm, x, f->H, 1e-6, normed);
+    learned_rig_linear(f->n_tokens ? w->output : output, NULL, normed, f->H, D, own);
+    learned_rig_log_softmax(own, D);
+    for (int32_t i = 0; i < V; i++) log_p[i] = -1e9;
+    for (int32_t i = 0; i < D; i++) log_p[f->n_tokens ? w->map[i] : i] = own[i];
+}
+
+/* Computes log p of each position after a text of n tokens, whose last one is pending. */
+static void predict(const FileWeights *w, const int32_t *text, int32_t n, double log_p[MAX_BLOCK][V]) {
+    const File *f = w->file;
+    static double streams[N_TEXT][N_KEPT][T], g[N_TEXT][MAX_H], x[MAX_BLOCK][MAX_H];
+    learned_rig_read_streams(target, text, n, streams[0][0]);
+    for (int32_t t = 0; t < n - 1; t++) {
+        double all[MAX_STREAMS * T];
+        for (int32_t k = 0; k < f->n_streams; k++) memcpy(all + k * T, streams[t][f->streams[k]], sizeof streams[t][0]);
+        learned_rig_linear(w->fc, NULL, all, f->n_streams * T, f->H, g[t]);
+        plain_norm(w->context_norm, g[t], f->H, 1e-6, g[t]);
+    }
+    for (int32_t i = 0; i < f->block; i++)
+        for (int32_t c = 0; c < f->H; c++)
+            x[i][c] = (double)(f->has_embedding ? w->embedding : embeddings)[(i ? f->mask : text[n - 1]) * f->H + c];
+    for (int32_t i = 0; i < f->n_layer; i++) run_layer(w, &w->layers[i], g, n - 1, f->window && i == 0, x);
+    for (int32_t i = 0; i < n_predicted(f); i++) find_logits(w, x[i + !f->from_anchor], log_p[i]);
+}
+
+/* ---- trees -------------------------------------------------------------------------------------------- */
+
+/* The `budget` paths of greatest product among the first `top` tokens of each position, by trying all of them: a node is
+ * added if no other path that could be added is better. */
+static void plain_tree(double log_p[MAX_BLOCK][V], int32_t depth, int32_t top, int32_t budget, int32_t pending,
+                       Tree *out) {
+    int32_t tokens[MAX_BLOCK][32], n_children[TREE_MAX_NODES] = {0};
+    double sums[TREE_MAX_NODES] = {0};
+    tree_reset(out, pending);
+    for (int32_t i = 0; i < depth; i++) learned_rig_best_tokens(log_p[i], V, top, tokens[i]);
+    while (out->n <= budget) {
+        int32_t best = -1;
+        double best_sum = -INFINITY;
+        for (int32_t i = 0; i < out->n; i++) {
+            int32_t at = out->nodes[i].depth;
+            if (at == depth || n_children[i] == top) continue;
+            double sum = sums[i] + log_p[at][tokens[at][n_children[i]]];
+            if (sum > best_sum) best = i, best_sum = sum;
+        }
+        if (best < 0) return;
+        int32_t token = tokens[out->nodes[best].depth][n_children[best]++];
+        sums[tree_add(out, best, token, (float)exp(best_sum), 0)] = best_sum;
+    }
+}
+
+static void trees_are_those_of_the_plain_layers(void **state) {
+    (void)state;
+    static const struct { int32_t depth, top; } shapes[] = {{1, 4}, {0, 1}, {3, 3}, {0, 10}};
+    static const int32_t budgets[] = {60, 2, 17};
+    static double log_p[MAX_BLOCK][V];
+    static Tree want[3];
+    LearnedReader reader;
+    learned_rig_open_reader(&reader, target);
+    for (int f = 0; f < N_FILES; f++)
+        for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
+            char spec[128];
+            int32_t depth = shapes[k].depth ? shapes[k].depth : n_predicted(&files[f]);
+            snprintf(spec, sizeof spec, "dflash:file=%s,depth=%d,top=%d", files[f].path, shapes[k].depth,
+                     shapes[k].top);
+            Drafter *d = learned_rig_open_drafter(&reader, spec, 4);
+            for (int32_t i = 0; i < 3; i++) {
+                int32_t text[N_TEXT], n = N_TEXT - 2 * i;
+                rig_tokens(50 + (uint64_t)i, V, text, n);
+                learned_rig_feed(&reader, d, i + 1, text, n, 3 + i);
+                predict(&weights[f], text, n, log_p);
+                plain_tree(log_p, depth, shapes[k].top, budgets[i], text[n - 1], &want[i]);
+            }
+            learned_rig_check_proposals(d, want, budgets, V, spec);
+            drafter_close(d);
+        }
+    learned_rig_close_reader(&reader);
+}
+
+/* In the backend that computes in double precision, all chances are those of the plain layers. They are computed from
+ * all logits of all slots. */
+static void one_forward_has_the_numbers_of_the_plain_layers(void **state) {
+    (void)state;
+    static double log_p[MAX_BLOCK][V];
+    Weights *exact = rig_weights_in(&backend_reference, target_gguf), *fast = target;
+    int32_t text[N_TEXT];
+    rig_tokens(77, V, text, N_TEXT);
+    target = exact;
+    for (int f = 0; f < N_FILES; f++)
+        for (int32_t top = 1; top <= 16; top += 15) {
+            LearnedReader reader;
+            static Tree tree;
+            double sums[TREE_MAX_NODES] = {0};
+            char spec[128];
+            learned_rig_open_reader(&reader, exact);
+            snprintf(spec, sizeof spec, "dflash:file=%s,top=%d", files[f].path, top);
+            Drafter *d = learned_rig_open_drafter(&reader, spec, 1);
+            learned_rig_feed(&reader, d, 0, text, N_TEXT, 4);
+            rig_propose(d, 0, text[N_TEXT - 1], 200, V, &tree);
+            predict(&weights[f], text, N_TEXT, log_p);
+            assert_true(tree.n > (top == 1 ? n_predicted(&files[f]) : 200));
+            for (int32_t i = 1; i < tree.n; i++) {
+                const TreeNode *node = &tree.nodes[i];
+                sums[i] = sums[node->parent] + log_p[node->depth - 1][node->token];
+                double is = log((double)node->p_accept);
+                if (fabs(is - sums[i]) >= 1e-5 * (1 + fabs(sums[i])))
+                    fail_msg("%s: node %d at depth %d: log p is %.9g instead of %.9g", spec, i, node->depth, is,
+                             sums[i]);
+            }
+            drafter_close(d);
+            learned_rig_close_reader(&reader);
+        }
+    target = fast;
+    rig_weights_close(exact);
+}
+
+static void a_step_leads_where_the_prompt_leads(void **state) {
+    (void)state;
+    for (int i = 0; i < N_FILES; i++) {
+        char spec[64];
+        snprintf(spec, sizeof spec, "dflash:file=%s", files[i].path);
+        learned_rig_check_step(target, spec);
+    }
+}
+
+static void sequences_draft_together_as_each_by_itself(void **state) {
+    (void)state;
+    learned_rig_check_together(target, "dflash:file=build/dflash-0.gguf,top=4");
+    learned_rig_check_together(target, "dflash:file=build/dflash-1.gguf,depth=2,top=3");
+}
+
+static void the_text_is_the_plain_one(void **state) {
+    (void)state;
+    learned_rig_check_lossless(TARGET, "dflash:file=build/dflash-0.gguf,top=5");
+    learned_rig_check_lossless(TARGET, "dflash:file=build/dflash-2.gguf,depth=3,top=4");
+}
+
+/* ---- files that do not fit ------------------------------------------------------------------------------ */
+
+/* Opens `spec`. Returns the status, and the streams that the drafter asked for in *kept. */
+static int open_spec(const char *spec, KeptLayers *kept, fr_error *err) {
+    LearnedReader reader;
+    *kept = (KeptLayers){0};
+    learned_rig_open_reader(&reader, target);
+    const DrafterEnv env = {.n_vocab = V,
+                            .max_sequences = 1,
+                            .target = target_gguf,
+                            .weights = target,
+                            .device = executor_context(reader.executor)->device,
+                            .n_ctx = 64,
+                            .kept = kept};
+    Drafter *d;
+    int status = drafter_open(&d, spec, &env, 0, err);
+    drafter_close(d);
+    learned_rig_close_reader(&reader);
+    return status;
+}
+
+/* layers=outputs reads the streams after the layers that the list names; the older layout counts in this way itself. */
+static void lists_of_layers_are_read_as_they_count(void **state) {
+    (void)state;
+    KeptLayers kept;
+    fr_error err;
+    assert_int_equal(open_spec("dflash:file=build/dflash-0.gguf", &kept, &err), FR_OK);
+    assert_true(kept.n == 2 && kept.after[0] == 1 && kept.after[1] == 2);
+    assert_int_equal(open_spec("dflash:file=build/dflash-1.gguf", &kept, &err), FR_OK);
+    assert_true(kept.n == 1 && kept.after[0] == 2); /* the file has 1 */
+    assert_int_equal(open_spec("dflash:file=build/dflash-0.gguf,layers=outputs", &kept, &err), FR_ERR_ARGUMENT);
+}
+
+static void refuse_file(const char *spec, const char *words) {
+    KeptLayers kept;
+    fr_error err = {0};
+    assert_int_not_equal(open_spec(spec, &kept, &err), FR_OK);
+    if (!strstr(err.message, words)) fail_msg("'%s' does not contain '%s'", err.message, words);
+}
+
+/* Writes the published file with one fault, and expects an error with these words. */
+static void refuse(void (*spoil)(File *f, FileWeights *w), const char *words) {
+    static FileWeights w;
+    File f = files[0];
+    w = (FileWeights){.file = &f};
+    begin_file(&w, &f, 5);
+    spoil(&f, &w);
+    set_keys(&f, &w.rig);
+    if (f.mask >= 0) set_mask(&f, &w.rig);
+    add_tensors(&f, &w);
+    learned_rig_write(&w.rig, BROKEN);
+    refuse_file("dflash:file=" BROKEN, words);
+    learned_rig_free(&w.rig);
+}
+
+static void spoil_layer(File *f, FileWeights *w) { (void)w, f->streams[1] = 3; }
+static void spoil_block(File *f, FileWeights *w) { (void)w, f->block = 1; }
+static void spoil_mask(File *f, FileWeights *w) { (void)w, f->mask = V; }
+static void spoil_no_mask(File *f, FileWeights *w) { (void)w, f->mask = -1; }
+static void spoil_heads(File *f, FileWeights *w) { (void)w, f->n_kv = 3; }
+static void spoil_width(File *f, FileWeights *w) { (void)w, f->H = 48; }
+static void spoil_target(File *f, FileWeights *w) {
+    (void)f;
+    gguf_set_u32(w->rig.w, "dflash.target_hidden_size", 128);
+}
+static void spoil_window(File *f, FileWeights *w) {
+    (void)f;
+    gguf_set_u32(w->rig.w, "dflash.attention.sliding_window", 512);
+}
+static void spoil_conv(File *f, FileWeights *w) {
+    (void)f;
+    gguf_set_u32(w->rig.w, "dflash.conv_kernel_size", 2);
+}
+static void spoil_tensor(File *f, FileWeights *w) {
+    (void)f;
+    learned_rig_tensor(&w->rig, "blk.0.attn_q.bias", TYPE_F32, 64, 0, 1);
+}
+static void spoil_vocabulary(File *f, FileWeights *w) {
+    (void)f;
+    static const GgufString tokens[] = {{"a", 1}, {"b", 1}};
+    gguf_set_strings(w->rig.w, "tokenizer.ggml.tokens", tokens, 2);
+}
+
+static void files_that_do_not_fit_are_refused(void **state) {
+    (void)state;
+    refuse(spoil_layer, "target_layers has 3");
+    refuse(spoil_block, "block_size is 1");
+    refuse(spoil_mask, "mask token 300");
+    refuse(spoil_no_mask, "mask_token_id is missing");
+    refuse(spoil_heads, "evenly");
+    refuse(spoil_width, "width of 48");
+    refuse(spoil_target, "hidden states of 128 numbers");
+    refuse(spoil_window, "sliding_window_pattern");
+    refuse(spoil_conv, "conv_kernel_size");
+    refuse(spoil_tensor, "another version");
+    refuse(spoil_vocabulary, "2 tokens");
+    refuse_file("dflash:file=" TARGET, "or one made by forerun import-drafter dflash");
+    refuse_file("eagle3:file=build/dflash-1.gguf", "use this one as dflash:file=");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(trees_are_those_of_the_plain_layers),
+        cmocka_unit_test(one_forward_has_the_numbers_of_the_plain_layers),
+        cmocka_unit_test(lists_of_layers_are_read_as_they_count),
+        cmocka_unit_test(a_step_leads_where_the_prompt_leads),
+        cmocka_unit_test(sequences_draft_together_as_each_by_itself),
+        cmocka_unit_test(the_text_is_the_plain_one),
+        cmocka_unit_test(files_that_do_not_fit_are_refused),
+    };
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}

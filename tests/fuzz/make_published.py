@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""make_published.py FOLDER: writes the inputs eagle3, dflash and, cut short, eagle3-cut and dflash-cut of the fuzzer drafter_file: small files
+of random weights in the layouts of llama.cpp's architectures of these names, for tests/fuzz/target.gguf, after the byte that chooses the
+method."""
+import random
+import struct
+import sys
+
+H, KV, FF, VOCABULARY, TOKENS = 32, 32, 16, 270, 40
+U32, F32, ARRAY, STRING, I32 = 4, 6, 9, 8, 5
+SHAPE = [("block_count", 1), ("context_length", 64), ("embedding_length", H), ("feed_forward_length", FF),
+         ("attention.head_count", 2), ("attention.head_count_kv", 2), ("target_hidden_size", H)]
+rng = random.Random()
+
+
+def text(s):
+    return struct.pack("<Q", len(s)) + s.encode()
+
+
+def key(name, kind, payload):
+    return text(name) + struct.pack("<I", kind) + payload
+
+
+def number(name, value):
+    return key(name, U32, struct.pack("<I", value))
+
+
+def numbers(name, values):
+    return key(name, ARRAY, struct.pack(f"<IQ{len(values)}i", I32, len(values), *values))
+
+
+def vector(name, n):
+    return name, [n], 1, struct.pack(f"<{n}e", *[rng.gauss(0, 1) for _ in range(n)])
+
+
+def matrix(name, n_in, n_out, deviation):
+    return name, [n_in, n_out], 1, struct.pack(f"<{n_in * n_out}e", *[rng.gauss(0, deviation) for _ in range(n_in * n_out)])
+
+
+def eagle3():
+    yield matrix("fc.weight", 2 * H, H, 0.1)
+    for name in ("attn_norm", "attn_norm_2", "ffn_norm"):
+        yield vector(f"blk.0.{name}.weight", H)
+    for name, n_in, n_out in (("attn_q", 2 * H, H), ("attn_k", 2 * H, KV), ("attn_v", 2 * H, KV), ("attn_output", H, H),
+                              ("ffn_gate", H, FF), ("ffn_up", H, FF), ("ffn_down", FF, H)):
+        yield matrix(f"blk.0.{name}.weight", n_in, n_out, 0.15)
+    yield vector("output_norm.weight", H)
+    yield matrix("output.weight", H, TOKENS, 0.3)
+    yield "d2t", [TOKENS], 27, struct.pack(f"<{TOKENS}q", *range(5, VOCABULARY, 6)[:TOKENS])
+
+
+def dflash():
+    yield matrix("fc.weight", 2 * H, H, 0.1)
+    for name, n in (("enc.output_norm", H), ("output_norm", H), ("blk.0.attn_norm", H), ("blk.0.ffn_norm", H), ("blk.0.attn_q_norm", 16),
+                    ("blk.0.attn_k_norm", 16)):
+        yield vector(f"{name}.weight", n)
+    for name, n_in, n_out in (("attn_q", H, H), ("attn_k", H, KV), ("attn_v", H, KV), ("attn_output", H, H), ("ffn_gate", H, FF),
+                              ("ffn_up", H, FF), ("ffn_down", FF, H)):
+        yield matrix(f"blk.0.{name}.weight", n_in, n_out, 0.15)
+
+
+def write(name, method, seed, keys, tensors):
+    rng.seed(seed)
+    keys = [key("general.architecture", STRING, text(name)), numbers(f"{name}.target_layers", [0, 1]),
+            key(f"{name}.attention.layer_norm_rms_epsilon", F32, struct.pack("<f", 1e-5))] + keys
+    keys += [number(f"{name}.{what}", value) for what, value in SHAPE]
+    infos, data = [], b""
+    for tensor, dims, kind, rows in tensors():
+        infos.append(text(tensor) + struct.pack("<I", len(dims)) + struct.pack(f"<{len(dims)}Q", *dims) +
+                     struct.pack("<IQ", kind, len(data)))
+        data += rows + bytes(-len(rows) % 32)
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(infos), len(keys)) + b"".join(keys) + b"".join(infos)
+    file = bytes([method]) + head + bytes(-len(head) % 32) + data
+    for path, n in ((name, len(file)), (f"{name}-cut", len(file) * 2 // 3)):
+        with open(f"{sys.argv[1]}/{path}", "wb") as out:
+            out.write(file[:n])
+
+
+write("eagle3", 6, 3, [], eagle3)
+write("dflash", 7, 4, [number("dflash.block_size", 5), number("tokenizer.ggml.mask_token_id", 4)], dflash)
