@@ -350,31 +350,13 @@ const TrainMethod train_eagle3 = {
 #define KEY(name) DRAFTER_KEY(EAGLE3) name
 
 typedef struct Shape {
-    const json_t *config, *layer; /* borrowed: all of config.json, and the part that describes the layer */
+    const json_t *config; /* borrowed */
     int64_t n_embd, n_ff, n_head, n_head_kv, head_dim;
     int32_t n_streams, streams[MOST_LAYERS];
     bool norms_each;
 } Shape;
 
 /* ---- config.json ------------------------------------------------------------------------------------------ */
-
-static int refuse_config(const Import *x, const char *key, fr_error *err) {
-    return error_set(err, FR_ERR_FORMAT, "%s: the %s in its config.json is missing or out of range",
-                     published_path(x->from), key);
-}
-
-/* Reads a number from 1 to 2^28; `fallback` if it is missing, where 0 means that it may not be. */
-static int read_int(const Import *x, const json_t *from, const char *key, int64_t fallback, int64_t *out,
-                    fr_error *err) {
-    const json_t *value = json_object_get(from, key);
-    *out = value ? (json_is_integer(value) ? (int64_t)json_integer_value(value) : 0) : fallback;
-    return *out >= 1 && *out <= 1 << 28 ? FR_OK : refuse_config(x, key, err);
-}
-
-static double real_of(const json_t *from, const char *key, double fallback) {
-    const json_t *value = json_object_get(from, key);
-    return json_is_number(value) ? json_number_value(value) : fallback;
-}
 
 static int read_streams(const Import *x, Shape *s, fr_error *err) {
     static const char *const key = "eagle_aux_hidden_state_layer_ids";
@@ -392,7 +374,7 @@ static int read_streams(const Import *x, Shape *s, fr_error *err) {
         return FR_OK;
     }
     size_t n = json_array_size(list);
-    if (n < 1 || n > MOST_LAYERS) return refuse_config(x, key, err);
+    if (n < 1 || n > MOST_LAYERS) return import_refuse_config(x, key, err);
     s->n_streams = (int32_t)n;
     for (size_t i = 0; i < n; i++) {
         const json_t *value = json_array_get(list, i);
@@ -406,95 +388,27 @@ static int read_streams(const Import *x, Shape *s, fr_error *err) {
     return FR_OK;
 }
 
-static int read_shape(const Import *x, Shape *s, fr_error *err) {
-    int64_t width;
-    const json_t *inner = json_object_get(s->config, "transformer_layer_config");
-    s->layer = json_is_object(inner) ? inner : s->config;
-    int status = s->config ? FR_OK
-                           : error_set(err, FR_ERR_FORMAT,
-                                       "%s: there is no config.json beside it; pass the folder that has both",
-                                       published_path(x->from));
-    if (!status) status = read_int(x, s->layer, "hidden_size", 0, &s->n_embd, err);
-    if (!status) status = read_int(x, s->layer, "intermediate_size", 0, &s->n_ff, err);
-    if (!status) status = read_int(x, s->layer, "num_attention_heads", 0, &s->n_head, err);
-    if (!status) status = read_int(x, s->layer, "num_key_value_heads", s->n_head, &s->n_head_kv, err);
-    if (!status) status = read_int(x, s->layer, "head_dim", s->n_embd / s->n_head, &s->head_dim, err);
-    if (!status) status = read_int(x, s->config, "target_hidden_size", x->target->hparams.n_embd, &width, err);
-    if (!status && width != x->target->hparams.n_embd)
-        status = error_set(err, FR_ERR_MISMATCH,
-                           "%s: was trained for a target with hidden states of %lld numbers, and those of this target "
-                           "have %d",
-                           published_path(x->from), (long long)width, x->target->hparams.n_embd);
-    if (!status && s->n_head * s->head_dim > 1 << 20) status = refuse_config(x, "head_dim", err);
-    return status ? status : read_streams(x, s, err);
-}
-
-/* ---- the rope --------------------------------------------------------------------------------------------- */
-
-/* Adds the divisors of the frequencies of Llama 3.1 (rope.c), which config.json describes by four numbers. */
-static int add_llama3_factors(Import *x, const json_t *scaling, double base, int64_t head_dim, fr_error *err) {
-    double factor = real_of(scaling, "factor", 8), low = real_of(scaling, "low_freq_factor", 1),
-           high = real_of(scaling, "high_freq_factor", 4),
-           n_ctx = real_of(scaling, "original_max_position_embeddings", 8192);
-    float *factors;
-    if (!(factor >= 1 && low > 0 && high > low && n_ctx >= 1)) return refuse_config(x, "rope_scaling", err);
-    int status = import_add_floats(x, EAGLE3_ROPE_FACTORS, head_dim / 2, &factors, err);
-    for (int64_t i = 0; i < head_dim / 2 && !status; i++) {
-        double turns = n_ctx * pow(base, -2.0 * (double)i / (double)head_dim) / (2 * M_PI);
-        double fast = fmin(1, fmax(0, (turns - low) / (high - low)));
-        factors[i] = (float)(1 / ((1 - fast) / factor + fast));
-    }
-    return status;
-}
-
-static int set_rope(Import *x, const Shape *s, fr_error *err) {
-    const json_t *scaling = json_object_get(s->layer, "rope_scaling"),
-                 *newer = json_object_get(s->layer, "rope_parameters");
-    if (json_is_object(newer)) scaling = newer;
-    double base = real_of(s->layer, "rope_theta", real_of(newer, "rope_theta", 10000));
-    const json_t *type = json_object_get(scaling, "rope_type");
-    if (!type) type = json_object_get(scaling, "type");
-    const char *name = json_is_string(type) ? json_string_value(type) : "default";
-    gguf_set_f32(x->w, KEY("rope.freq_base"), (float)base);
-    if (strcmp(name, "default") == 0) return FR_OK;
-    if (strcmp(name, "llama3") == 0) return add_llama3_factors(x, scaling, base, s->head_dim, err);
-    if (strcmp(name, "linear") != 0 && strcmp(name, "yarn") != 0)
-        return error_set(
-            err, FR_ERR_UNSUPPORTED,
-            "%s: the rope scaling in its config.json is not supported; default, linear, llama3 and yarn are",
-            published_path(x->from));
-    gguf_set_string(x->w, KEY("rope.scaling.type"), name, strlen(name));
-    gguf_set_f32(x->w, KEY("rope.scaling.factor"), (float)real_of(scaling, "factor", 1));
-    double n_ctx = real_of(scaling, "original_max_position_embeddings", 0);
-    if (n_ctx >= 1 && n_ctx < 1 << 28) gguf_set_u32(x->w, KEY("rope.scaling.original_context_length"), (uint32_t)n_ctx);
-    return FR_OK;
+static int read_shape(Import *x, Shape *s, fr_error *err) {
+    ImportShape of;
+    int status = import_read_shape(x, s->config, &of, err);
+    if (status) return status;
+    s->n_embd = of.n_embd, s->n_ff = of.n_ff;
+    s->n_head = of.n_head, s->n_head_kv = of.n_head_kv, s->head_dim = of.head_dim;
+    status = read_streams(x, s, err);
+    return status ? status : import_add_shape(x, EAGLE3, &of, 1, EAGLE3_ROPE_FACTORS, err);
 }
 
 static void set_keys(Import *x, const Shape *s) {
     const struct {
-        const char *key;
-        int64_t value;
-    } numbers[] = {{EAGLE3 "block_count", 1},
-                   {EAGLE3 "context_length", (int64_t)real_of(s->layer, "max_position_embeddings", 2048)},
-                   {EAGLE3 "embedding_length", s->n_embd},
-                   {EAGLE3 "feed_forward_length", s->n_ff},
-                   {EAGLE3 "attention.head_count", s->n_head},
-                   {EAGLE3 "attention.head_count_kv", s->n_head_kv},
-                   {EAGLE3 "attention.key_length", s->head_dim},
-                   {EAGLE3 "attention.value_length", s->head_dim},
-                   {EAGLE3 EAGLE3_KEY_TARGET_WIDTH, x->target->hparams.n_embd}};
-    const struct {
         const char *key, *from;
     } flags[] = {{KEY(EAGLE3_KEY_NORM_BEFORE_RESIDUAL), "norm_before_residual"},
                  {KEY(EAGLE3_KEY_NORM_OUTPUT), "norm_output"}};
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) import_set_int(x, numbers[i].key, numbers[i].value);
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
         bool is_set = json_is_true(json_object_get(s->config, flags[i].from)) ||
                       json_is_true(json_object_get(json_object_get(s->config, "eagle_config"), flags[i].from));
         if (is_set) gguf_set_bool(x->w, flags[i].key, true);
     }
     gguf_set_i32s(x->w, KEY(EAGLE3_KEY_LAYERS), s->streams, s->n_streams);
-    gguf_set_f32(x->w, KEY("attention.layer_norm_rms_epsilon"), (float)real_of(s->layer, "rms_norm_eps", 1e-6));
 }
 
 /* ---- tensors ---------------------------------------------------------------------------------------------- */
@@ -549,44 +463,6 @@ static int add_layer(Import *x, const Shape *s, fr_error *err) {
     return status;
 }
 
-/* Adds the LM head and its map of tokens. */
-static int add_head(Import *x, const Shape *s, fr_error *err) {
-    const SafeTensor *d2t = published_find(x->from, "d2t");
-    int64_t n_vocab = x->target->hparams.n_vocab, n = d2t ? d2t->dims[0] : n_vocab, offset;
-    published_pass_over(x->from, "d2t");
-    published_pass_over(x->from, "t2d");
-    if (!published_find(x->from, "lm_head.weight") && !d2t) return FR_OK;
-    int status = import_add(x, EAGLE3_OUTPUT, "lm_head.weight", s->n_embd, n, NULL, err);
-    if (status || !d2t) return status;
-    if (strcmp(d2t->dtype, "I64") != 0 || d2t->n_dims != 1 || n > n_vocab)
-        return error_set(err, FR_ERR_FORMAT, "%s: tensor d2t is not a list of at most %lld numbers of type I64",
-                         published_path(x->from), (long long)n_vocab);
-    int64_t *tokens;
-    status = import_add_map(x, n, &tokens, err);
-    for (int64_t i = 0; i < n && !status; i++) {
-        memcpy(&offset, (const char *)d2t->data + (size_t)i * sizeof offset, sizeof offset);
-        if (offset < -i || offset >= n_vocab - i)
-            status = error_set(
-                err, FR_ERR_MISMATCH,
-                "%s: item %lld of tensor d2t leads to a token that the target does not have; the drafter "
-                "was trained for another target",
-                published_path(x->from), (long long)i);
-        else tokens[i] = i + offset;
-    }
-    return status;
-}
-
-/* The embedding is left out if it is the target's, which may be quantised. */
-static int add_embedding(Import *x, const Shape *s, fr_error *err) {
-    const SafeTensor *t = published_find(x->from, "embed_tokens.weight");
-    if (!t) return FR_OK;
-    fr_error differs;
-    int status = s->n_embd == x->target->hparams.n_embd ? import_check_embedding(x, "embed_tokens.weight", &differs)
-                                                        : FR_ERR_MISMATCH;
-    if (!status) return FR_OK;
-    return import_add(x, EAGLE3_EMBEDDING, "embed_tokens.weight", s->n_embd, x->target->hparams.n_vocab, NULL, err);
-}
-
 int import_plan_eagle3(Import *x, fr_error *err) {
     json_t *config = published_read_config(x->from);
     Shape s = {.config = config};
@@ -596,12 +472,11 @@ int import_plan_eagle3(Import *x, fr_error *err) {
     if (!status) status = import_add(x, EAGLE3_FC ".weight", "fc.weight", s.n_streams * width, s.n_embd, NULL, err);
     if (!status && published_find(x->from, "fc.bias"))
         status = import_add(x, EAGLE3_FC ".bias", "fc.bias", s.n_embd, 0, NULL, err);
-    if (!status) status = set_rope(x, &s, err);
     if (!status) status = add_stream_norms(x, &s, err);
     if (!status) status = add_layer(x, &s, err);
     if (!status) status = import_add(x, EAGLE3_OUTPUT_NORM, "norm.weight", s.n_embd, 0, NULL, err);
-    if (!status) status = add_head(x, &s, err);
-    if (!status) status = add_embedding(x, &s, err);
+    if (!status) status = import_add_head(x, EAGLE3_OUTPUT, s.n_embd, err);
+    if (!status) status = import_add_embedding(x, EAGLE3_EMBEDDING, s.n_embd, err);
     json_decref(config);
     return status;
 }

@@ -22,6 +22,7 @@ static const ImportMethod methods[] = {
     {"medusa", "Medusa heads (FasterDecoding/medusa-*)", import_plan_medusa},
     {"hydra", "Hydra heads (zankner/Hydra), those without a prefix layer", import_plan_hydra},
     {"eagle3", "EAGLE-3 and 3.1 (SafeAILab, SpecForge, speculators)", import_plan_eagle3},
+    {"dflash", "DFlash (z-lab, speculators)", import_plan_dflash},
     {"redrafter", "Recurrent Drafter (apple/ml-recurrent-drafter)", import_plan_redrafter},
     {NULL, NULL, NULL},
 };
@@ -259,6 +260,12 @@ void import_set_int(Import *x, const char *name, int64_t v) {
     char key[128];
     snprintf(key, sizeof key, DRAFTER_KEY("%s"), name);
     gguf_set_u32(x->w, key, (uint32_t)v);
+}
+
+void import_set_float(Import *x, const char *name, double v) {
+    char key[128];
+    snprintf(key, sizeof key, DRAFTER_KEY("%s"), name);
+    gguf_set_f32(x->w, key, (float)v);
 }
 
 void import_set_text(Import *x, const char *name, const char *text) {

@@ -82,6 +82,9 @@ typedef struct ImportMethod {
     int (*plan)(Import *x, fr_error *err);
 } ImportMethod;
 
+/* Returns whether the checkpoint's list of layers is one that names outputs as a rule: target_layer_ids. */
+bool import_names_outputs(const Published *from);
+
 /* Returns all methods, ending with name == NULL. */
 const ImportMethod *import_methods(void);
 const ImportMethod *import_find(const char *name); /* NULL: unknown */
@@ -112,10 +115,38 @@ int import_read_vector(Import *x, const char *name, int64_t n, float *out, fr_er
 /* If the checkpoint has an embedding of that name, takes it, and refuses one that is not the target's. */
 int import_check_embedding(Import *x, const char *name, fr_error *err);
 void import_set_int(Import *x, const char *name, int64_t v);
+void import_set_float(Import *x, const char *name, double v);
 void import_set_text(Import *x, const char *name, const char *text);
+
+/* ---- drafters with layers and a config.json (import_config.c) ------------------------------------------------- */
+
+/* The shape of the layers. */
+typedef struct ImportShape {
+    const struct json_t *layer; /* borrowed: the part of config.json that describes the layers */
+    int64_t n_embd, n_ff, n_head, n_head_kv, head_dim;
+} ImportShape;
+
+/* Reports that the value of a key is missing or out of range. */
+int import_refuse_config(const Import *x, const char *key, fr_error *err);
+/* Reads a number from 1 to 2^28; `fallback` if it is missing, where 0 means that it may not be. */
+int import_config_int(const Import *x, const struct json_t *from, const char *key, int64_t fallback, int64_t *out,
+                      fr_error *err);
+/* Reads the shape from config.json (NULL: it is missing), at its top or in its transformer_layer_config. */
+int import_read_shape(const Import *x, const struct json_t *config, ImportShape *out, fr_error *err);
+/* Sets the keys of n_layer layers, whose names begin with `method` ("eagle3."), and adds the factors of the rope as the
+ * tensor `factors` if it has any. */
+int import_add_shape(Import *x, const char *method, const ImportShape *s, int64_t n_layer, const char *factors,
+                     fr_error *err);
+/* Adds the LM head as the tensor `name`, with its map of tokens, if the checkpoint has one. */
+int import_add_head(Import *x, const char *name, int64_t n_embd, fr_error *err);
+/* Adds the embedding as the tensor `name`, unless it is the target's, which may be quantised. */
+int import_add_embedding(Import *x, const char *name, int64_t n_embd, fr_error *err);
+
+/* ---- plans ------------------------------------------------------------------------------------------------ */
 
 int import_plan_eagle(Import *x, fr_error *err);
 int import_plan_eagle3(Import *x, fr_error *err);
+int import_plan_dflash(Import *x, fr_error *err);
 int import_plan_medusa(Import *x, fr_error *err);
 int import_plan_hydra(Import *x, fr_error *err);
 int import_plan_redrafter(Import *x, fr_error *err);

@@ -1,7 +1,8 @@
 /* cmd_import.c - `forerun import-drafter`: converts published weights of a drafter into a drafter file.
  *
- * A checkpoint of EAGLE-3 lists the layers of the target that it reads, but not whether it means their inputs or their
- * outputs. So both readings draft for some prompts, and the one whose tokens are accepted more often is written. */
+ * A checkpoint of EAGLE-3 or DFlash lists the layers of the target that it reads, but not whether it means their inputs
+ * or their outputs. So both readings draft for some prompts, and the one whose tokens are accepted more often is
+ * written. */
 #include "cli/cli.h"
 #include "cli/command.h"
 
@@ -70,9 +71,8 @@ static const Option option_table[] = {
     {.key = "layers",
      OPT_CHOICE(ImportArgs, layers, "auto", "inputs", "outputs"),
      .default_value = "auto",
-     .help =
-         "eagle3: whether the list of the target's layers in config.json names their inputs or their outputs; auto: "
-         "what drafts better for some prompts"},
+     .help = "eagle3 and dflash: whether the list of the target's layers in config.json names their inputs or their "
+             "outputs; auto: what drafts better for some prompts"},
     {.key = NULL},
 };
 
@@ -166,11 +166,11 @@ static int try_prompt(fr_engine *engine, const fr_model *model, const char *prom
 }
 
 /* Returns the tokens of a step with this drafter in *out. */
-static int try_reading(const fr_model *model, const char *file, bool counts_outputs, double *out, fr_error *err) {
+static int try_reading(const fr_model *model, const ImportArgs *a, bool counts_outputs, double *out, fr_error *err) {
     char draft[4200];
     fr_engine *engine = NULL;
     int64_t n_tokens = 0, n_steps = 0;
-    snprintf(draft, sizeof draft, "eagle3:file=%s,depth=4,top=1,layers=%s", file,
+    snprintf(draft, sizeof draft, "%s:file=%s,depth=4,top=1,layers=%s", a->method->name, a->output,
              counts_outputs ? "outputs" : "inputs");
     int status = fr_engine_open(&engine, model,
                                 &(fr_engine_options){.struct_size = sizeof(fr_engine_options), .n_ctx = 512}, err);
@@ -182,17 +182,18 @@ static int try_reading(const fr_model *model, const char *file, bool counts_outp
     return status;
 }
 
-/* Tries both readings of a file that was written with the inputs, and says which holds. */
-static int choose_reading(const ImportArgs *a, bool *counts_outputs, fr_error *err) {
+/* Tries both readings of a file that was written with the inputs, and prints which one drafts better. If they draft
+ * alike, names_outputs decides. */
+static int choose_reading(const ImportArgs *a, bool names_outputs, bool *counts_outputs, fr_error *err) {
     fr_model *model = NULL;
     double inputs = 0, outputs = 0;
     int status = fr_model_open(&model, a->model, &(fr_model_options){.struct_size = sizeof(fr_model_options)}, err);
-    if (!status) status = try_reading(model, a->output, false, &inputs, err);
+    if (!status) status = try_reading(model, a, false, &inputs, err);
     fr_error impossible; /* the target has no such layer */
-    if (!status && try_reading(model, a->output, true, &outputs, &impossible)) outputs = 0;
+    if (!status && try_reading(model, a, true, &outputs, &impossible)) outputs = 0;
     fr_model_close(model);
     if (status) return status;
-    *counts_outputs = outputs > inputs;
+    *counts_outputs = names_outputs ? outputs >= inputs : outputs > inputs;
     printf("layers as inputs: %.2f tokens per step, as outputs: %.2f (%d prompts, %d tokens each); the file has %s\n",
            inputs, outputs, (int)N_TRIALS, (int)TRIAL_TOKENS, *counts_outputs ? "outputs" : "inputs");
     double more = inputs > outputs ? inputs : outputs, less = inputs > outputs ? outputs : inputs;
@@ -214,13 +215,14 @@ static void warn_of_quantisation(const ImportArgs *a, const Model *target) {
             a->model, tensor_type_info(t->type)->name);
 }
 
-static int import_eagle3(const ImportArgs *a, const Model *target, Published *from, fr_error *err) {
+/* Imports a drafter whose list of layers can be read in two ways. */
+static int import_with_layers(const ImportArgs *a, const Model *target, Published *from, fr_error *err) {
     bool counts_outputs = a->layers == READ_OUTPUTS;
     int status = import(a, counts_outputs, target, from, err);
     if (status) return status;
     warn_of_quantisation(a, target);
     if (a->layers != READ_BOTH) return FR_OK;
-    status = choose_reading(a, &counts_outputs, err);
+    status = choose_reading(a, import_names_outputs(from), &counts_outputs, err);
     return status || !counts_outputs ? status : import(a, true, target, from, err);
 }
 
@@ -233,8 +235,9 @@ static int run(int argc, char **argv) {
     Published from;
     int status = published_open(&from, a->paths, a->n_paths, &err);
     if (!status) status = open_target(a->model, &gguf, &target, &err);
-    bool is_eagle3 = strcmp(a->method->name, "eagle3") == 0;
-    if (!status) status = is_eagle3 ? import_eagle3(a, target, &from, &err) : import(a, false, target, &from, &err);
+    bool has_layers = strcmp(a->method->name, "eagle3") == 0 || strcmp(a->method->name, "dflash") == 0;
+    if (!status)
+        status = has_layers ? import_with_layers(a, target, &from, &err) : import(a, false, target, &from, &err);
     if (!status)
         printf("%s: %s for %s; use it with --draft %s:file=%s\n", a->output, a->method->name, a->model, a->method->name,
                a->output);

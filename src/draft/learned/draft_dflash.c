@@ -276,7 +276,7 @@ static int read_weights(Dflash *d, fr_error *err) {
         status = drafter_file_matrix(&l->file, tensor_named(l, DFLASH_FC, "dflash_fc.weight"), n_streams, h->n_embd,
                                      &fc, err);
     if (!status) status = l->backend->linear_open(&d->fc, l->device, l->weights, fc, NULL, d->max_rows, err);
-    if (!status) status = rope_init(&d->rope, &h->rope, NULL, err);
+    if (!status) status = own_rope_open(&d->rope, l, &h->rope, DFLASH_ROPE_FACTORS, err);
     if (status) return status;
     m->layers = d->specs;
     m->ropes[0] = d->rope;

@@ -70,14 +70,13 @@ static const Option option_table[] = {
 typedef struct Eagle3 {
     Eagle eagle;
     Rope rope;
-    float *token_norm, *hidden_norm, *stream_norm, *ffn_norm, *output_norm, *rope_factors;
+    float *token_norm, *hidden_norm, *stream_norm, *ffn_norm, *output_norm;
     OwnEmbedding embedding;
 } Eagle3;
 
 static void close_eagle3(Drafter *drafter) {
     Eagle3 *e = (Eagle3 *)drafter;
-    float *const vectors[] = {e->token_norm, e->hidden_norm, e->stream_norm,
-                              e->ffn_norm,   e->output_norm, e->rope_factors};
+    float *const vectors[] = {e->token_norm, e->hidden_norm, e->stream_norm, e->ffn_norm, e->output_norm};
     eagle_release(&e->eagle);
     rope_free(&e->rope);
     for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++) mem_free(vectors[i]);
@@ -124,16 +123,11 @@ static int read_vectors(Eagle3 *e, const Eagle3Keys *k, const Hparams *h, fr_err
         {EAGLE3_FFN_NORM, h->n_embd, &e->ffn_norm, true},
         {EAGLE3_OUTPUT_NORM, h->n_embd, &e->output_norm, true},
         {EAGLE3_STREAM_NORM, n_streams, &e->stream_norm, k->norms_before_fc || k->norms_each_stream},
-        {EAGLE3_ROPE_FACTORS, h->rope.n_rot / 2, &e->rope_factors, drafter_file_has(f, EAGLE3_ROPE_FACTORS)},
     };
     int status = FR_OK;
     for (size_t i = 0; i < sizeof vectors / sizeof *vectors && !status; i++)
         if (vectors[i].is_there) status = drafter_file_vector(f, vectors[i].name, vectors[i].n, vectors[i].out, err);
-    for (int32_t i = 0; e->rope_factors && i < h->rope.n_rot / 2 && !status; i++)
-        if (!(e->rope_factors[i] > 0))
-            status = error_set(err, FR_ERR_FORMAT, "%s: tensor %s has a number that is not above 0", gguf_path(f->gguf),
-                               EAGLE3_ROPE_FACTORS);
-    return status ? status : rope_init(&e->rope, &h->rope, e->rope_factors, err);
+    return status ? status : own_rope_open(&e->rope, &e->eagle.learned, &h->rope, EAGLE3_ROPE_FACTORS, err);
 }
 
 static int read_matrices(Eagle3 *e, const Hparams *h, fr_error *err) {

@@ -51,6 +51,21 @@ int stream_list_ask(const StreamList *list, bool counts_outputs, const LearnedDr
     return FR_OK;
 }
 
+/* ---- rope ------------------------------------------------------------------------------------------- */
+
+int own_rope_open(Rope *rope, LearnedDrafter *d, const RopeParams *params, const char *name, fr_error *err) {
+    float *factors = NULL;
+    int64_t n = params->n_rot / 2;
+    int status = drafter_file_has(&d->file, name) ? drafter_file_vector(&d->file, name, n, &factors, err) : FR_OK;
+    for (int64_t i = 0; factors && i < n && !status; i++)
+        if (!(factors[i] > 0))
+            status = error_set(err, FR_ERR_FORMAT, "%s: tensor %s has a number that is not above 0",
+                               gguf_path(d->file.gguf), name);
+    if (!status) status = rope_init(rope, params, factors, err);
+    mem_free(factors);
+    return status;
+}
+
 /* ---- embedding and LM head -------------------------------------------------------------------------- */
 
 int own_embedding_read(OwnEmbedding *e, LearnedDrafter *d, const char *name, int64_t n_embd, fr_error *err) {

@@ -148,6 +148,8 @@ typedef struct OwnEmbedding {
 /* Reads the tensor `name`, if the file has it. Without it n_embd must be the target's. */
 int own_embedding_read(OwnEmbedding *e, LearnedDrafter *d, const char *name, int64_t n_embd, fr_error *err);
 void own_embedding_close(OwnEmbedding *e);
+/* Makes a rope, whose frequencies are divided by the tensor `name` [n_rot / 2] if the file has it. */
+int own_rope_open(Rope *rope, LearnedDrafter *d, const RopeParams *params, const char *name, fr_error *err);
 /* Sets the LM head of a model of the drafter's layers and its n_vocab: the tensor `name` with a map of tokens
  * (drafter_file_map), if there is one, or the target's head. */
 int own_head_read(LearnedDrafter *d, Model *m, const char *name, int32_t **token_of, fr_error *err);

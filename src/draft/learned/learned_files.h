@@ -221,7 +221,8 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
  *   fc.weight [H][S T], enc.output_norm.weight [H]
  *   blk.<layer>.attn_norm.weight [H], .attn_q, _k, _v, _output.weight (heads rotate halves), .attn_q_norm, .attn_k_norm
  *   and .attn_sinks.weight (optional), .ffn_norm.weight [H], .ffn_gate, _up, _down.weight
- *   output_norm.weight [H], output.weight [D][H], token_embd.weight [V][H] and d2t [D], the last three as for eagle3
+ *   output_norm.weight [H]
+ *   output.weight [D][H], token_embd.weight [V][H], d2t [D] and rope_freqs.weight, as for eagle3
  *
  * Older files of the architecture dflash-draft have other names for some of them, and count target_layer_ids from the
  * output of layer 0. */
@@ -240,6 +241,7 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
 #define DFLASH_OUTPUT_NORM "output_norm.weight"
 #define DFLASH_OUTPUT "output.weight"
 #define DFLASH_EMBEDDING "token_embd.weight"
+#define DFLASH_ROPE_FACTORS "rope_freqs.weight"
 #define DFLASH_LAYER "blk.%d.%s.weight" /* printf format of the names below */
 #define DFLASH_ATTN_NORM "attn_norm"
 #define DFLASH_ATTN_Q "attn_q"

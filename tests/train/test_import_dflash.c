@@ -1,0 +1,252 @@
+/* test_import_dflash.c - `forerun import-drafter dflash`: the same weights as llama.cpp's GGUF file and as a folder of
+ * safetensors, in the layouts of z-lab and of speculators, draft the same; checkpoints that do not fit are refused. */
+#include "learned_rig.h"
+
+#include "cli_rig.h"
+#include "safetensors_build.h"
+#include "train/import.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { H = 64, V = 300, N_HEAD = 4, N_KV = 2, DIM = 24, FF = 80, D = 100, S = 2, N_LAYER = 2 };
+
+#define TARGET "build/import-block-target.gguf"
+#define FOLDER "build/import-block"
+#define DIRECT "build/import-block-direct.gguf"
+#define IMPORTED "build/import-block-imported.gguf"
+
+static Gguf *target_gguf;
+static Weights *target;
+
+static int open_target(void **state) {
+    (void)state;
+    learned_rig_write_target(TARGET, 7);
+    target_gguf = rig_gguf(TARGET);
+    target = rig_weights(target_gguf, NULL);
+    mkdir(FOLDER, 0755);
+    return 0;
+}
+
+static int close_target(void **state) {
+    (void)state;
+    rig_weights_close(target);
+    gguf_close(target_gguf);
+    return 0;
+}
+
+/* ---- the same weights twice -------------------------------------------------------------------------- */
+
+/* speculators' layout, with a head over D tokens; else z-lab's, with a window in layer 0. */
+typedef struct Layout {
+    bool is_speculators;
+    const char *list, *block, *types; /* parts of config.json */
+    const char *extra;                /* a tensor more; NULL: none */
+} Layout;
+
+typedef struct Pair {
+    LearnedRig direct;
+    SafeTensorsBuild published;
+    int64_t tokens[D];
+} Pair;
+
+static void add(Pair *p, const char *name, const char *published, int64_t n_in, int64_t n_out, double std) {
+    float *x = learned_rig_tensor(&p->direct, name, TYPE_F32, n_in, n_out, std);
+    safetensors_build_add(&p->published, published, x, n_in, n_out);
+}
+
+static void add_layer(Pair *p, int i) {
+    static const struct {
+        const char *name, *published;
+        int64_t n_in, n_out;
+    } tensors[] = {{"attn_norm", "input_layernorm", H, 0},
+                   {"attn_q", "self_attn.q_proj", H, N_HEAD * DIM},
+                   {"attn_k", "self_attn.k_proj", H, N_KV * DIM},
+                   {"attn_v", "self_attn.v_proj", H, N_KV * DIM},
+                   {"attn_output", "self_attn.o_proj", N_HEAD * DIM, H},
+                   {"attn_q_norm", "self_attn.q_norm", DIM, 0},
+                   {"attn_k_norm", "self_attn.k_norm", DIM, 0},
+                   {"ffn_norm", "post_attention_layernorm", H, 0},
+                   {"ffn_gate", "mlp.gate_proj", H, FF},
+                   {"ffn_up", "mlp.up_proj", H, FF},
+                   {"ffn_down", "mlp.down_proj", FF, H}};
+    for (size_t k = 0; k < sizeof tensors / sizeof *tensors; k++) {
+        char name[64], published[96];
+        snprintf(name, sizeof name, "blk.%d.%s.weight", i, tensors[k].name);
+        snprintf(published, sizeof published, "layers.%d.%s.weight", i, tensors[k].published);
+        add(p, name, published, tensors[k].n_in, tensors[k].n_out, tensors[k].n_out ? 0.15 : 1);
+    }
+}
+
+static void set_keys(const Layout *l, GgufWriter *w) {
+    static const int32_t streams[] = {1, 2}, has_window[] = {1, 0};
+    gguf_set_string(w, "general.architecture", "dflash", 6);
+    gguf_set_u32(w, "dflash.block_count", N_LAYER);
+    gguf_set_u32(w, "dflash.context_length", 2048);
+    gguf_set_u32(w, "dflash.embedding_length", H);
+    gguf_set_u32(w, "dflash.feed_forward_length", FF);
+    gguf_set_u32(w, "dflash.attention.head_count", N_HEAD);
+    gguf_set_u32(w, "dflash.attention.head_count_kv", N_KV);
+    gguf_set_u32(w, "dflash.attention.key_length", DIM);
+    gguf_set_u32(w, "dflash.attention.value_length", DIM);
+    gguf_set_f32(w, "dflash.attention.layer_norm_rms_epsilon", 1e-5f);
+    gguf_set_f32(w, "dflash.rope.freq_base", 20000);
+    gguf_set_u32(w, "dflash.block_size", 5);
+    gguf_set_u32(w, "tokenizer.ggml.mask_token_id", 9);
+    gguf_set_i32s(w, "dflash.target_layers", streams, S);
+    if (l->is_speculators) {
+        gguf_set_bool(w, "dflash.sample_from_anchor", true);
+        return;
+    }
+    gguf_set_u32(w, "dflash.attention.sliding_window", 6);
+    gguf_set_i32s(w, "dflash.attention.sliding_window_pattern", has_window, N_LAYER);
+}
+
+static void write_config(const Layout *l) {
+    FILE *f = fopen(FOLDER "/config.json", "w");
+    assert_non_null(f);
+    const char *shape = "\"hidden_size\": 64, \"intermediate_size\": 80, \"num_attention_heads\": 4, "
+                        "\"num_key_value_heads\": 2, \"head_dim\": 24, \"rms_norm_eps\": 1e-5, \"rope_theta\": "
+                        "20000.0, \"num_hidden_layers\": 2";
+    if (l->is_speculators)
+        fprintf(f,
+                "{\"transformer_layer_config\": {%s}, \"aux_hidden_state_layer_ids\": %s, \"mask_token_id\": 9, "
+                "\"block_size\": %s, \"sample_from_anchor\": true}",
+                shape, l->list, l->block);
+    else
+        fprintf(f,
+                "{\"architectures\": [\"DFlashDraftModel\"], %s, \"sliding_window\": 6, \"layer_types\": %s, "
+                "\"block_size\": %s, \"dflash_config\": {\"mask_token_id\": 9, \"target_layer_ids\": %s}}",
+                shape, l->types, l->block, l->list);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void add_head(Pair *p) {
+    int64_t offsets[D];
+    add(p, "output.weight", "lm_head.weight", H, D, 0.3);
+    for (int64_t i = 0; i < D; i++) p->tokens[i] = 3 * i + 1, offsets[i] = 2 * i + 1;
+    gguf_add_map(p->direct.w, p->tokens, D);
+    safetensors_build_add_i64s(&p->published, "d2t", offsets, D);
+}
+
+static void write_both(const Layout *l) {
+    static Pair p;
+    p = (Pair){.tokens = {0}};
+    learned_rig_begin(&p.direct, "dflash", target, 17);
+    gguf_writer_free(p.direct.w);
+    p.direct.w = gguf_writer_new();
+    safetensors_build_begin(&p.published, TYPE_F32);
+    set_keys(l, p.direct.w);
+    add(&p, "fc.weight", "fc.weight", S * H, H, 0.07);
+    add(&p, "enc.output_norm.weight", "hidden_norm.weight", H, 0, 1);
+    add(&p, "output_norm.weight", "norm.weight", H, 0, 1);
+    for (int i = 0; i < N_LAYER; i++) add_layer(&p, i);
+    if (l->is_speculators) add_head(&p);
+    if (l->is_speculators) { /* the target's embedding, which is left out */
+        float *e = malloc(sizeof *e * V * H);
+        for (int32_t v = 0; v < V; v++) model_embedding(target->model, v, e + v * H);
+        safetensors_build_add(&p.published, "embed_tokens.weight", e, H, V);
+        free(e);
+    }
+    if (l->extra) safetensors_build_add(&p.published, l->extra, p.direct.kept[0], H, 0);
+    learned_rig_write(&p.direct, DIRECT);
+    learned_rig_free(&p.direct);
+    safetensors_build_write(&p.published, FOLDER "/model.safetensors");
+    write_config(l);
+}
+
+static int try_import(bool counts_outputs, fr_error *err) {
+    Published c;
+    const char *path = FOLDER;
+    int status = published_open(&c, &path, 1, err);
+    if (!status)
+        status = import_drafter(import_find("dflash"), target->model, &c,
+                                &(ImportOptions){.type = TYPE_F32, .counts_outputs = counts_outputs}, IMPORTED, err);
+    published_close(&c);
+    return status;
+}
+
+static void propose(LearnedReader *reader, const char *spec, Tree *out) {
+    int32_t text[20];
+    Drafter *d = learned_rig_open_drafter(reader, spec, 1);
+    rig_tokens(5, V, text, 20);
+    learned_rig_feed(reader, d, 0, text, 20, 7);
+    rig_propose(d, 0, text[19], 30, V, out);
+    d->class->end(d, 0);
+    drafter_close(d);
+}
+
+/* ---- tests ------------------------------------------------------------------------------------------------ */
+
+#define TYPES "[\"sliding_attention\", \"full_attention\"]"
+
+static const Layout of_zlab = {.list = "[0, 1]", .block = "5", .types = TYPES},
+                    of_speculators = {.is_speculators = true, .list = "[1, 2]", .block = "5"};
+
+static void both_files_draft_the_same(void **state) {
+    (void)state;
+    static Tree trees[2];
+    for (int i = 0; i < 2; i++) {
+        fr_error err = {0};
+        LearnedReader reader;
+        write_both(i ? &of_speculators : &of_zlab);
+        if (try_import(i == 0, &err)) fail_msg("%s", err.message); /* only z-lab's list names outputs */
+        learned_rig_open_reader(&reader, target);
+        propose(&reader, "dflash:file=" DIRECT, &trees[0]);
+        propose(&reader, "dflash:file=" IMPORTED, &trees[1]);
+        assert_true(trees[0].n > 5);
+        rig_assert_same_tree(&trees[0], &trees[1], "dflash");
+        Gguf *g = rig_gguf(IMPORTED);
+        assert_null(gguf_find_tensor(g, "token_embd.weight"));
+        gguf_close(g);
+        learned_rig_close_reader(&reader);
+    }
+}
+
+static void checkpoints_that_do_not_fit_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        Layout layout;
+        const char *message;
+    } bad[] = {
+        {{.list = "[0, 2]", .block = "5", .types = TYPES}, "names a layer that the target, with 2 layers"},
+        {{.list = "[0, 1, 1]", .block = "5", .types = TYPES}, "tensor fc.weight is 64 x 128"},
+        {{.list = "[]", .block = "5", .types = TYPES}, "the target_layer_ids in its config.json"},
+        {{.list = "[0, 1]", .block = "1", .types = TYPES}, "the block_size in its config.json"},
+        {{.list = "[0, 1]", .block = "5", .types = "[\"full_attention\"]"}, "the layer_types in its config.json"},
+        {{.list = "[0, 1]", .block = "5", .types = TYPES, .extra = "candidate_selector.weight"}, "candidate_selector"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        fr_error err = {0};
+        write_both(&bad[i].layout);
+        assert_int_not_equal(try_import(true, &err), FR_OK);
+        if (!strstr(err.message, bad[i].message)) fail_msg("'%s' does not contain '%s'", err.message, bad[i].message);
+    }
+}
+
+static void the_command_tries_both_readings(void **state) {
+    (void)state;
+    write_both(&of_zlab);
+    cli_expect("import-drafter dflash -m " TARGET " " FOLDER " -o " IMPORTED, 0, "layers as inputs: ");
+    cli_expect("import-drafter dflash -m " TARGET " " FOLDER " -o " IMPORTED " --layers outputs", 0,
+               "use it with --draft dflash:file=" IMPORTED);
+    cli_expect("inspect " IMPORTED, 0, "dflash: a few layers");
+    cli_expect("inspect " DIRECT, 0, "dflash: a few layers");
+    cli_expect("run -m " DIRECT " -p abc", 1, "is a drafter, not a model");
+    cli_expect("compare -m " TARGET " -p abc -n 20 --ignore-eos --runs 1 --no-text --draft dflash:file=" DIRECT, 0,
+               "identical");
+    cli_expect("run -m " TARGET " -p abc -n 4 -md " DIRECT, 0, "");
+}
+
+int main(int argc, char **argv) {
+    (void)argc;
+    cli_rig_begin(argv[0]);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(both_files_draft_the_same),
+        cmocka_unit_test(checkpoints_that_do_not_fit_are_refused),
+        cmocka_unit_test(the_command_tries_both_readings),
+    };
+    return cmocka_run_group_tests(tests, open_target, close_target);
+}

@@ -1,0 +1,150 @@
+/* dflash.c - published weights of DFlash (`forerun import-drafter dflash`), in the layouts of z-lab and speculators:
+ *
+ *     layers.<i>.*                   self_attn.{q,k,v,o}_proj, self_attn.{q,k}_norm, mlp.{gate,up,down}_proj,
+ *                                    input_layernorm and post_attention_layernorm
+ *     fc.weight [H][S T]             S streams of the target
+ *     hidden_norm.weight, norm.weight
+ *     embed_tokens.weight [V][H]     left out if it is the target's
+ *     lm_head.weight, d2t, t2d       optional
+ *
+ * config.json has the shape of the layers (import_config.c), block_size, mask_token_id and the list of layers. z-lab's
+ * files have these in dflash_config or at the top, and their target_layer_ids name outputs as a rule. speculators'
+ * aux_hidden_state_layer_ids name inputs. layer_types says which layers have a window of sliding_window. */
+#include "draft/learned/learned_files.h"
+#include "train/import.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MOST_STREAMS = 16, MOST_LAYERS = 32 };
+
+static const char *const list_names[] = {"target_layer_ids", "aux_hidden_state_layer_ids"};
+
+/* Returns a value of dflash_config or, if that lacks it, of the top of config.json; NULL: neither has it. */
+static const json_t *value_of(const json_t *config, const char *key) {
+    const json_t *value = json_object_get(json_object_get(config, "dflash_config"), key);
+    return value ? value : json_object_get(config, key);
+}
+
+bool import_names_outputs(const Published *from) {
+    json_t *config = published_read_config(from);
+    bool is_named = json_is_array(value_of(config, list_names[0]));
+    json_decref(config);
+    return is_named;
+}
+
+/* ---- config.json ------------------------------------------------------------------------------------------ */
+
+static int set_streams(Import *x, const json_t *config, int32_t *n_streams, fr_error *err) {
+    int32_t streams[MOST_STREAMS], n_layer = x->target->hparams.n_layer;
+    const json_t *list = value_of(config, list_names[0]);
+    if (!list) list = value_of(config, list_names[1]);
+    size_t n = json_array_size(list);
+    if (n < 1 || n > MOST_STREAMS) return import_refuse_config(x, list_names[0], err);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *value = json_array_get(list, i);
+        int64_t after = json_is_integer(value) ? (int64_t)json_integer_value(value) + x->counts_outputs : -1;
+        if (after < 0 || after > n_layer)
+            return error_set(err, FR_ERR_MISMATCH,
+                             "%s: %s in its config.json names a layer that the target, with %d layers, does not have",
+                             published_path(x->from), list_names[0], n_layer);
+        streams[i] = (int32_t)after;
+    }
+    *n_streams = (int32_t)n;
+    gguf_set_i32s(x->w, DRAFTER_KEY(DFLASH DFLASH_KEY_LAYERS), streams, *n_streams);
+    return FR_OK;
+}
+
+static int set_windows(Import *x, const ImportShape *s, int64_t n_layer, fr_error *err) {
+    const json_t *types = json_object_get(s->layer, "layer_types");
+    int32_t has_window[MOST_LAYERS] = {0}, n_windows = 0;
+    int64_t window;
+    if (!types) return FR_OK;
+    if (json_array_size(types) != (size_t)n_layer) return import_refuse_config(x, "layer_types", err);
+    for (int64_t i = 0; i < n_layer; i++) {
+        const char *type = json_string_value(json_array_get(types, (size_t)i));
+        if (!type) return import_refuse_config(x, "layer_types", err);
+        has_window[i] = strcmp(type, "sliding_attention") == 0;
+        if (!has_window[i] && strcmp(type, "full_attention") != 0) return import_refuse_config(x, "layer_types", err);
+        n_windows += has_window[i];
+    }
+    if (n_windows == 0) return FR_OK;
+    int status = import_config_int(x, s->layer, "sliding_window", 0, &window, err);
+    if (status) return status;
+    import_set_int(x, DFLASH DFLASH_KEY_WINDOW, window);
+    gguf_set_i32s(x->w, DRAFTER_KEY(DFLASH DFLASH_KEY_WINDOW_PATTERN), has_window, (int32_t)n_layer);
+    return FR_OK;
+}
+
+static int set_block(Import *x, const json_t *config, fr_error *err) {
+    const json_t *block = value_of(config, "block_size"), *mask = value_of(config, "mask_token_id");
+    if (!json_is_integer(block) || json_integer_value(block) < 2 || json_integer_value(block) > 64)
+        return import_refuse_config(x, "block_size", err);
+    if (!json_is_integer(mask) || json_integer_value(mask) < 0 ||
+        json_integer_value(mask) >= x->target->hparams.n_vocab)
+        return import_refuse_config(x, "mask_token_id", err);
+    import_set_int(x, DFLASH DFLASH_KEY_BLOCK, (int64_t)json_integer_value(block));
+    import_set_int(x, DFLASH DFLASH_KEY_MASK, (int64_t)json_integer_value(mask));
+    if (json_is_true(value_of(config, "sample_from_anchor")))
+        gguf_set_bool(x->w, DRAFTER_KEY(DFLASH DFLASH_KEY_FROM_ANCHOR), true);
+    return FR_OK;
+}
+
+/* ---- tensors ---------------------------------------------------------------------------------------------- */
+
+static int add_layer(Import *x, const ImportShape *s, int64_t i, fr_error *err) {
+    int64_t n = s->n_embd, q = s->n_head * s->head_dim, kv = s->n_head_kv * s->head_dim;
+    const struct {
+        const char *name, *from;
+        int64_t n_in, n_out;
+        bool is_optional;
+    } tensors[] = {
+        {DFLASH_ATTN_NORM, "input_layernorm", n, 0, false},
+        {DFLASH_ATTN_Q, "self_attn.q_proj", n, q, false},
+        {DFLASH_ATTN_K, "self_attn.k_proj", n, kv, false},
+        {DFLASH_ATTN_V, "self_attn.v_proj", n, kv, false},
+        {DFLASH_ATTN_OUTPUT, "self_attn.o_proj", q, n, false},
+        {DFLASH_Q_NORM, "self_attn.q_norm", s->head_dim, 0, true},
+        {DFLASH_K_NORM, "self_attn.k_norm", s->head_dim, 0, true},
+        {DFLASH_FFN_NORM, "post_attention_layernorm", n, 0, false},
+        {DFLASH_FFN_GATE, "mlp.gate_proj", n, s->n_ff, false},
+        {DFLASH_FFN_UP, "mlp.up_proj", n, s->n_ff, false},
+        {DFLASH_FFN_DOWN, "mlp.down_proj", s->n_ff, n, false},
+    };
+    int status = FR_OK;
+    for (size_t k = 0; k < sizeof tensors / sizeof *tensors && !status; k++) {
+        char name[64], from[96];
+        snprintf(name, sizeof name, DFLASH_LAYER, (int)i, tensors[k].name);
+        snprintf(from, sizeof from, "layers.%d.%s.weight", (int)i, tensors[k].from);
+        if (tensors[k].is_optional && !published_find(x->from, from)) continue;
+        status = import_add(x, name, from, tensors[k].n_in, tensors[k].n_out, NULL, err);
+    }
+    return status;
+}
+
+static int add_all(Import *x, const json_t *config, fr_error *err) {
+    ImportShape s;
+    int64_t n_layer = 0, width = x->target->hparams.n_embd;
+    int32_t n_streams = 0;
+    int status = import_read_shape(x, config, &s, err);
+    if (!status) status = import_config_int(x, s.layer, "num_hidden_layers", 0, &n_layer, err);
+    if (!status && n_layer > MOST_LAYERS) status = import_refuse_config(x, "num_hidden_layers", err);
+    if (!status) status = import_add_shape(x, DFLASH, &s, n_layer, DFLASH_ROPE_FACTORS, err);
+    if (!status) status = set_streams(x, config, &n_streams, err);
+    if (!status) status = set_block(x, config, err);
+    if (!status) status = set_windows(x, &s, n_layer, err);
+    if (!status) status = import_add(x, DFLASH_FC, "fc.weight", n_streams * width, s.n_embd, NULL, err);
+    if (!status) status = import_add(x, DFLASH_CONTEXT_NORM, "hidden_norm.weight", s.n_embd, 0, NULL, err);
+    for (int64_t i = 0; i < n_layer && !status; i++) status = add_layer(x, &s, i, err);
+    if (!status) status = import_add(x, DFLASH_OUTPUT_NORM, "norm.weight", s.n_embd, 0, NULL, err);
+    if (!status) status = import_add_head(x, DFLASH_OUTPUT, s.n_embd, err);
+    return status ? status : import_add_embedding(x, DFLASH_EMBEDDING, s.n_embd, err);
+}
+
+int import_plan_dflash(Import *x, fr_error *err) {
+    json_t *config = published_read_config(x->from);
+    int status = add_all(x, config, err);
+    json_decref(config);
+    return status;
+}

@@ -1,0 +1,164 @@
+/* import_config.c - what the plans of drafters with layers share: the shape of the layers in config.json with the rope,
+ * and the LM head and embedding that a checkpoint may have.
+ *
+ * The keys of config.json are those of Hugging Face. They are at its top (SafeAILab, SpecForge, z-lab) or in its
+ * transformer_layer_config (speculators). A checkpoint has an LM head over some of the target's tokens as lm_head.weight
+ * [D][H], d2t [D] and t2d [V]: the drafter's token i is the target's token i + d2t[i]. */
+#include "train/import.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- the shape -------------------------------------------------------------------------------------------- */
+
+int import_refuse_config(const Import *x, const char *key, fr_error *err) {
+    return error_set(err, FR_ERR_FORMAT, "%s: the %s in its config.json is missing or out of range",
+                     published_path(x->from), key);
+}
+
+int import_config_int(const Import *x, const json_t *from, const char *key, int64_t fallback, int64_t *out,
+                      fr_error *err) {
+    const json_t *value = json_object_get(from, key);
+    *out = value ? (json_is_integer(value) ? (int64_t)json_integer_value(value) : 0) : fallback;
+    return *out >= 1 && *out <= 1 << 28 ? FR_OK : import_refuse_config(x, key, err);
+}
+
+static double real_of(const json_t *from, const char *key, double fallback) {
+    const json_t *value = json_object_get(from, key);
+    return json_is_number(value) ? json_number_value(value) : fallback;
+}
+
+int import_read_shape(const Import *x, const json_t *config, ImportShape *s, fr_error *err) {
+    int64_t width;
+    const json_t *inner = json_object_get(config, "transformer_layer_config");
+    *s = (ImportShape){.layer = json_is_object(inner) ? inner : config};
+    int status = config ? FR_OK
+                        : error_set(err, FR_ERR_FORMAT,
+                                    "%s: there is no config.json beside it; pass the folder that has both",
+                                    published_path(x->from));
+    if (!status) status = import_config_int(x, s->layer, "hidden_size", 0, &s->n_embd, err);
+    if (!status) status = import_config_int(x, s->layer, "intermediate_size", 0, &s->n_ff, err);
+    if (!status) status = import_config_int(x, s->layer, "num_attention_heads", 0, &s->n_head, err);
+    if (!status) status = import_config_int(x, s->layer, "num_key_value_heads", s->n_head, &s->n_head_kv, err);
+    if (!status) status = import_config_int(x, s->layer, "head_dim", s->n_embd / s->n_head, &s->head_dim, err);
+    if (!status) status = import_config_int(x, config, "target_hidden_size", x->target->hparams.n_embd, &width, err);
+    if (!status && width != x->target->hparams.n_embd)
+        status = error_set(err, FR_ERR_MISMATCH,
+                           "%s: was trained for a target with hidden states of %lld numbers, and those of this target "
+                           "have %d",
+                           published_path(x->from), (long long)width, x->target->hparams.n_embd);
+    if (!status && s->n_head * s->head_dim > 1 << 20) status = import_refuse_config(x, "head_dim", err);
+    return status;
+}
+
+/* ---- keys and rope ---------------------------------------------------------------------------------------- */
+
+/* Returns "<method><what>". */
+static const char *name_of(char out[96], const char *method, const char *what) {
+    snprintf(out, 96, "%s%s", method, what);
+    return out;
+}
+
+/* Adds the divisors of the frequencies of Llama 3.1 (rope.c), which config.json describes by four numbers. */
+static int add_llama3_factors(Import *x, const json_t *scaling, double base, int64_t head_dim, const char *name,
+                              fr_error *err) {
+    double factor = real_of(scaling, "factor", 8), low = real_of(scaling, "low_freq_factor", 1),
+           high = real_of(scaling, "high_freq_factor", 4),
+           n_ctx = real_of(scaling, "original_max_position_embeddings", 8192);
+    float *factors;
+    if (!(factor >= 1 && low > 0 && high > low && n_ctx >= 1)) return import_refuse_config(x, "rope_scaling", err);
+    int status = import_add_floats(x, name, head_dim / 2, &factors, err);
+    for (int64_t i = 0; i < head_dim / 2 && !status; i++) {
+        double turns = n_ctx * pow(base, -2.0 * (double)i / (double)head_dim) / (2 * M_PI);
+        double fast = fmin(1, fmax(0, (turns - low) / (high - low)));
+        factors[i] = (float)(1 / ((1 - fast) / factor + fast));
+    }
+    return status;
+}
+
+static int set_rope(Import *x, const char *method, const ImportShape *s, const char *factors, fr_error *err) {
+    char key[96];
+    const json_t *scaling = json_object_get(s->layer, "rope_scaling"),
+                 *newer = json_object_get(s->layer, "rope_parameters");
+    if (json_is_object(newer)) scaling = newer;
+    double base = real_of(s->layer, "rope_theta", real_of(newer, "rope_theta", 10000));
+    const json_t *type = json_object_get(scaling, "rope_type");
+    if (!type) type = json_object_get(scaling, "type");
+    const char *name = json_is_string(type) ? json_string_value(type) : "default";
+    import_set_float(x, name_of(key, method, "rope.freq_base"), base);
+    if (strcmp(name, "default") == 0) return FR_OK;
+    if (strcmp(name, "llama3") == 0) return add_llama3_factors(x, scaling, base, s->head_dim, factors, err);
+    if (strcmp(name, "linear") != 0 && strcmp(name, "yarn") != 0)
+        return error_set(
+            err, FR_ERR_UNSUPPORTED,
+            "%s: the rope scaling in its config.json is not supported; default, linear, llama3 and yarn are",
+            published_path(x->from));
+    import_set_text(x, name_of(key, method, "rope.scaling.type"), name);
+    import_set_float(x, name_of(key, method, "rope.scaling.factor"), real_of(scaling, "factor", 1));
+    double n_ctx = real_of(scaling, "original_max_position_embeddings", 0);
+    if (n_ctx >= 1 && n_ctx < 1 << 28)
+        import_set_int(x, name_of(key, method, "rope.scaling.original_context_length"), (int64_t)n_ctx);
+    return FR_OK;
+}
+
+int import_add_shape(Import *x, const char *method, const ImportShape *s, int64_t n_layer, const char *factors,
+                     fr_error *err) {
+    const struct {
+        const char *what;
+        int64_t value;
+    } numbers[] = {{"block_count", n_layer},
+                   {"context_length", (int64_t)real_of(s->layer, "max_position_embeddings", 2048)},
+                   {"embedding_length", s->n_embd},
+                   {"feed_forward_length", s->n_ff},
+                   {"attention.head_count", s->n_head},
+                   {"attention.head_count_kv", s->n_head_kv},
+                   {"attention.key_length", s->head_dim},
+                   {"attention.value_length", s->head_dim},
+                   {"target_hidden_size", x->target->hparams.n_embd}};
+    char key[96];
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        import_set_int(x, name_of(key, method, numbers[i].what), numbers[i].value);
+    import_set_float(x, name_of(key, method, "attention.layer_norm_rms_epsilon"),
+                     real_of(s->layer, "rms_norm_eps", 1e-6));
+    return set_rope(x, method, s, factors, err);
+}
+
+/* ---- LM head and embedding -------------------------------------------------------------------------------- */
+
+int import_add_head(Import *x, const char *name, int64_t n_embd, fr_error *err) {
+    const SafeTensor *d2t = published_find(x->from, "d2t");
+    int64_t n_vocab = x->target->hparams.n_vocab, n = d2t ? d2t->dims[0] : n_vocab, offset;
+    published_pass_over(x->from, "d2t");
+    published_pass_over(x->from, "t2d");
+    if (!published_find(x->from, "lm_head.weight") && !d2t) return FR_OK;
+    int status = import_add(x, name, "lm_head.weight", n_embd, n, NULL, err);
+    if (status || !d2t) return status;
+    if (strcmp(d2t->dtype, "I64") != 0 || d2t->n_dims != 1 || n > n_vocab)
+        return error_set(err, FR_ERR_FORMAT, "%s: tensor d2t is not a list of at most %lld numbers of type I64",
+                         published_path(x->from), (long long)n_vocab);
+    int64_t *tokens;
+    status = import_add_map(x, n, &tokens, err);
+    for (int64_t i = 0; i < n && !status; i++) {
+        memcpy(&offset, (const char *)d2t->data + (size_t)i * sizeof offset, sizeof offset);
+        if (offset < -i || offset >= n_vocab - i)
+            status = error_set(
+                err, FR_ERR_MISMATCH,
+                "%s: item %lld of tensor d2t leads to a token that the target does not have; the drafter "
+                "was trained for another target",
+                published_path(x->from), (long long)i);
+        else tokens[i] = i + offset;
+    }
+    return status;
+}
+
+int import_add_embedding(Import *x, const char *name, int64_t n_embd, fr_error *err) {
+    const SafeTensor *t = published_find(x->from, "embed_tokens.weight");
+    if (!t) return FR_OK;
+    fr_error differs;
+    int status = n_embd == x->target->hparams.n_embd ? import_check_embedding(x, "embed_tokens.weight", &differs)
+                                                     : FR_ERR_MISMATCH;
+    if (!status) return FR_OK;
+    return import_add(x, name, "embed_tokens.weight", n_embd, x->target->hparams.n_vocab, NULL, err);
+}
