@@ -6,10 +6,13 @@
  *     hidden_norm.weight, norm.weight
  *     embed_tokens.weight [V][H]     left out if it is the target's
  *     lm_head.weight, d2t, t2d       optional
+ *     markov_head.markov_w1.weight [V][r], markov_head.markov_w2.weight [D][r],
+ *     confidence_head.proj.weight [1][H + r] and .bias [1]      DSpark, optional
  *
  * config.json has the shape of the layers (import_config.c), block_size, mask_token_id and the list of layers. z-lab's
  * files have these in dflash_config or at the top, and their target_layer_ids name outputs as a rule. speculators'
- * aux_hidden_state_layer_ids name inputs. layer_types says which layers have a window of sliding_window. */
+ * aux_hidden_state_layer_ids name inputs. layer_types says which layers have a window of sliding_window. In DSpark's
+ * blocks the first slot predicts as well, unless sample_from_anchor is false. */
 #include "draft/learned/learned_files.h"
 #include "train/import.h"
 
@@ -18,6 +21,10 @@
 #include <string.h>
 
 enum { MOST_STREAMS = 16, MOST_LAYERS = 32 };
+
+#define MARKOV_BEFORE "markov_head.markov_w1.weight"
+#define MARKOV_OUTPUT "markov_head.markov_w2.weight"
+#define CONFIDENCE_HEAD "confidence_head.proj" /* .weight and .bias */
 
 static const char *const list_names[] = {"target_layer_ids", "aux_hidden_state_layer_ids"};
 
@@ -86,9 +93,13 @@ static int set_block(Import *x, const json_t *config, fr_error *err) {
         return import_refuse_config(x, "mask_token_id", err);
     import_set_int(x, DFLASH DFLASH_KEY_BLOCK, (int64_t)json_integer_value(block));
     import_set_int(x, DFLASH DFLASH_KEY_MASK, (int64_t)json_integer_value(mask));
-    if (json_is_true(value_of(config, "sample_from_anchor")))
-        gguf_set_bool(x->w, DRAFTER_KEY(DFLASH DFLASH_KEY_FROM_ANCHOR), true);
-    return FR_OK;
+    const json_t *from_anchor = value_of(config, "sample_from_anchor"), *head = value_of(config, "markov_head_type");
+    bool is_set = from_anchor ? json_is_true(from_anchor) : published_find(x->from, MARKOV_BEFORE) != NULL;
+    gguf_set_bool(x->w, DRAFTER_KEY(DFLASH DFLASH_KEY_FROM_ANCHOR), is_set);
+    if (!json_is_string(head) || strcmp(json_string_value(head), "vanilla") == 0) return FR_OK;
+    return error_set(err, FR_ERR_UNSUPPORTED,
+                     "%s: the markov_head_type in its config.json is not supported; only vanilla is",
+                     published_path(x->from));
 }
 
 /* ---- tensors ---------------------------------------------------------------------------------------------- */
@@ -123,6 +134,20 @@ static int add_layer(Import *x, const ImportShape *s, int64_t i, fr_error *err) 
     return status;
 }
 
+/* Adds the heads of DSpark, if the checkpoint has them. */
+static int add_markov(Import *x, const ImportShape *s, fr_error *err) {
+    const SafeTensor *before = published_find(x->from, MARKOV_BEFORE), *d2t = published_find(x->from, "d2t");
+    int64_t n_vocab = x->target->hparams.n_vocab, rank = before && before->n_dims == 2 ? before->dims[1] : 0;
+    if (!before) return FR_OK;
+    int status = import_add(x, DFLASH_MARKOV_BEFORE, MARKOV_BEFORE, rank, n_vocab, NULL, err);
+    if (!status)
+        status = import_add(x, DFLASH_MARKOV_OUTPUT, MARKOV_OUTPUT, rank, d2t ? d2t->dims[0] : n_vocab, NULL, err);
+    if (status || !published_find(x->from, CONFIDENCE_HEAD ".weight")) return status;
+    status = import_add(x, DFLASH_CONFIDENCE ".weight", CONFIDENCE_HEAD ".weight", s->n_embd + rank, 1, NULL, err);
+    if (status || !published_find(x->from, CONFIDENCE_HEAD ".bias")) return status;
+    return import_add(x, DFLASH_CONFIDENCE ".bias", CONFIDENCE_HEAD ".bias", 1, 0, NULL, err);
+}
+
 static int add_all(Import *x, const json_t *config, fr_error *err) {
     ImportShape s;
     int64_t n_layer = 0, width = x->target->hparams.n_embd;
@@ -138,6 +163,7 @@ static int add_all(Import *x, const json_t *config, fr_error *err) {
     if (!status) status = import_add(x, DFLASH_CONTEXT_NORM, "hidden_norm.weight", s.n_embd, 0, NULL, err);
     for (int64_t i = 0; i < n_layer && !status; i++) status = add_layer(x, &s, i, err);
     if (!status) status = import_add(x, DFLASH_OUTPUT_NORM, "norm.weight", s.n_embd, 0, NULL, err);
+    if (!status) status = add_markov(x, &s, err);
     if (!status) status = import_add_head(x, DFLASH_OUTPUT, s.n_embd, err);
     return status ? status : import_add_embedding(x, DFLASH_EMBEDDING, s.n_embd, err);
 }

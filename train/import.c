@@ -22,7 +22,7 @@ static const ImportMethod methods[] = {
     {"medusa", "Medusa heads (FasterDecoding/medusa-*)", import_plan_medusa},
     {"hydra", "Hydra heads (zankner/Hydra), those without a prefix layer", import_plan_hydra},
     {"eagle3", "EAGLE-3 and 3.1 (SafeAILab, SpecForge, speculators)", import_plan_eagle3},
-    {"dflash", "DFlash (z-lab, speculators)", import_plan_dflash},
+    {"dflash", "DFlash and DSpark (z-lab, speculators)", import_plan_dflash},
     {"redrafter", "Recurrent Drafter (apple/ml-recurrent-drafter)", import_plan_redrafter},
     {NULL, NULL, NULL},
 };

@@ -28,6 +28,7 @@ typedef struct File {
     Layout layout;
     TensorType type;
     int32_t H, n_head, n_kv, dim, ff, n_layer, n_tokens, block, mask, window;
+    int32_t rank; /* of the Markov head; 0: there is none */
     bool has_embedding, has_head_norms, has_sinks, is_causal, from_anchor;
     int32_t n_streams, streams[MAX_STREAMS]; /* numbers of layers that have run */
 } File;
@@ -80,6 +81,23 @@ static const File files[] = {
      .from_anchor = true,
      .n_streams = 3,
      .streams = {2, 0, 1}},
+    {.path = "build/dflash-3.gguf",
+     .layout = PUBLISHED,
+     .type = TYPE_F32,
+     .H = 64,
+     .n_head = 4,
+     .n_kv = 2,
+     .dim = 16,
+     .ff = 80,
+     .n_layer = 1,
+     .n_tokens = 150,
+     .block = 4,
+     .mask = 12,
+     .rank = 8,
+     .has_head_norms = true,
+     .from_anchor = true, /* without a key */
+     .n_streams = 2,
+     .streams = {0, 2}},
 };
 enum { N_FILES = sizeof files / sizeof *files };
 
@@ -93,6 +111,7 @@ typedef struct FileWeights {
     Rope rope;
     LayerWeights layers[MAX_LAYERS];
     float *fc, *context_norm, *output_norm, *output, *embedding;
+    float *before, *markov, *confidence, *confidence_bias; /* [V][rank], [n_tokens][rank], [H + rank], [1] */
     int64_t map[V];
 } FileWeights;
 static FileWeights weights[N_FILES];
@@ -137,7 +156,7 @@ static void set_keys(const File *f, LearnedRig *r) {
     if (f->layout == OLD) gguf_set_u32(r->w, key_of(f, "n_target_features", true), (uint32_t)(f->n_streams * T));
     if (f->layout == OLD) gguf_set_bool(r->w, key_of(f, "attention.causal", false), false);
     if (f->is_causal) gguf_set_bool(r->w, key_of(f, "attention.causal", false), true);
-    if (f->from_anchor) gguf_set_bool(r->w, key_of(f, "sample_from_anchor", false), true);
+    if (f->from_anchor && !f->rank) gguf_set_bool(r->w, key_of(f, "sample_from_anchor", false), true);
     if (f->window) set_int(f, r, "attention.sliding_window", f->window);
     if (f->window) gguf_set_i32s(r->w, key_of(f, "attention.sliding_window_pattern", false), flags, f->n_layer);
 }
@@ -177,6 +196,11 @@ static void add_tensors(const File *f, FileWeights *w) {
     if (f->n_tokens) w->output = learned_rig_tensor(r, "output.weight", f->type, f->H, f->n_tokens, 0.3);
     if (f->has_embedding) w->embedding = learned_rig_tensor(r, "token_embd.weight", f->type, f->H, V, 1);
     if (f->n_tokens) gguf_add_map(r->w, w->map, f->n_tokens);
+    if (f->rank == 0) return;
+    w->before = learned_rig_tensor(r, "markov_w1.weight", f->type, f->rank, V, 1);
+    w->markov = learned_rig_tensor(r, "markov_w2.weight", f->type, f->rank, f->n_tokens, 1);
+    w->confidence = learned_rig_tensor(r, "conf_proj.weight", TYPE_F32, f->H + f->rank, 1, 0.2);
+    w->confidence_bias = learned_rig_tensor(r, "conf_proj.bias", TYPE_F32, 1, 0, 1);
 }
 
 /* Begins a file of that layout, without keys and tensors of its own. */
@@ -294,19 +318,36 @@ static void run_layer(const FileWeights *w, const LayerWeights *l, double g[][MA
     }
 }
 
-static void find_logits(const FileWeights *w, const double *x, double *log_p) {
+/* What the layers give for a position: the state after the final norm, and the logits of the drafter's head. */
+typedef struct Position {
+    double hidden[MAX_H], logits[V];
+} Position;
+
+/* Finds log p of the `top` most probable tokens of a position after a token, best first. */
+static void find_children(const FileWeights *w, const Position *p, int32_t before, int32_t top, int32_t *tokens,
+                          double *log_p) {
     const File *f = w->file;
     int32_t D = f->n_tokens ? f->n_tokens : V;
-    double own[V], normed[MAX_H];
-    plain_norm(w->output_norm, x, f->H, 1e-6, normed);
-    learned_rig_linear(f->n_tokens ? w->output : output, NULL, normed, f->H, D, own);
+    double own[V], all[V], bias[V] = {0}, vector[32];
+    for (int32_t i = 0; i < f->rank; i++) vector[i] = (double)w->before[before * f->rank + i];
+    if (f->rank) learned_rig_linear(w->markov, NULL, vector, f->rank, D, bias);
+    for (int32_t i = 0; i < D; i++) own[i] = p->logits[i] + bias[i];
     learned_rig_log_softmax(own, D);
-    for (int32_t i = 0; i < V; i++) log_p[i] = -1e9;
-    for (int32_t i = 0; i < D; i++) log_p[f->n_tokens ? w->map[i] : i] = own[i];
+    for (int32_t i = 0; i < V; i++) all[i] = -1e9;
+    for (int32_t i = 0; i < D; i++) all[f->n_tokens ? w->map[i] : i] = own[i];
+    learned_rig_best_tokens(all, V, top, tokens);
+    for (int32_t i = 0; i < top; i++) log_p[i] = all[tokens[i]];
+    if (f->rank == 0) return;
+    double z = (double)w->confidence_bias[0], first = exp(log_p[0]);
+    for (int32_t i = 0; i < f->H; i++) z += (double)w->confidence[i] * p->hidden[i];
+    for (int32_t i = 0; i < f->rank; i++) z += (double)w->confidence[f->H + i] * vector[i];
+    double chance = 1 / (1 + exp(-z)), factor = chance < first ? chance / first : (1 - chance) / (1 - first);
+    log_p[0] = log(chance);
+    for (int32_t i = 1; i < top; i++) log_p[i] += log(factor);
 }
 
-/* Computes log p of each position after a text of n tokens, whose last one is pending. */
-static void predict(const FileWeights *w, const int32_t *text, int32_t n, double log_p[MAX_BLOCK][V]) {
+/* Computes each position after a text of n tokens, whose last one is pending. */
+static void predict(const FileWeights *w, const int32_t *text, int32_t n, Position out[MAX_BLOCK]) {
     const File *f = w->file;
     static double streams[N_TEXT][N_KEPT][T], g[N_TEXT][MAX_H], x[MAX_BLOCK][MAX_H];
     learned_rig_read_streams(target, text, n, streams[0][0]);
@@ -320,31 +361,41 @@ static void predict(const FileWeights *w, const int32_t *text, int32_t n, double
         for (int32_t c = 0; c < f->H; c++)
             x[i][c] = (double)(f->has_embedding ? w->embedding : embeddings)[(i ? f->mask : text[n - 1]) * f->H + c];
     for (int32_t i = 0; i < f->n_layer; i++) run_layer(w, &w->layers[i], g, n - 1, f->window && i == 0, x);
-    for (int32_t i = 0; i < n_predicted(f); i++) find_logits(w, x[i + !f->from_anchor], log_p[i]);
+    for (int32_t i = 0; i < n_predicted(f); i++) {
+        plain_norm(w->output_norm, x[i + !f->from_anchor], f->H, 1e-6, out[i].hidden);
+        learned_rig_linear(f->n_tokens ? w->output : output, NULL, out[i].hidden, f->H, f->n_tokens ? f->n_tokens : V,
+                           out[i].logits);
+    }
 }
 
 /* ---- trees -------------------------------------------------------------------------------------------- */
 
-/* The `budget` paths of greatest product among the first `top` tokens of each position, by trying all of them: a node is
- * added if no other path that could be added is better. */
-static void plain_tree(double log_p[MAX_BLOCK][V], int32_t depth, int32_t top, int32_t budget, int32_t pending,
-                       Tree *out) {
-    int32_t tokens[MAX_BLOCK][32], n_children[TREE_MAX_NODES] = {0};
-    double sums[TREE_MAX_NODES] = {0};
+enum { MAX_TOP = 16, MAX_TREE = 256 };
+
+/* The `budget` paths of greatest product among the first `top` tokens of each node, with a place for the tokens of
+ * every node. */
+static void plain_tree(const FileWeights *w, const Position *positions, int32_t depth, int32_t top, int32_t budget,
+                       int32_t pending, Tree *out) {
+    static int32_t tokens[MAX_TREE][MAX_TOP];
+    static double log_p[MAX_TREE][MAX_TOP];
+    int32_t n_children[MAX_TREE] = {0};
+    double sums[MAX_TREE] = {0};
+    assert_true(budget < MAX_TREE && top <= MAX_TOP);
     tree_reset(out, pending);
-    for (int32_t i = 0; i < depth; i++) learned_rig_best_tokens(log_p[i], V, top, tokens[i]);
+    find_children(w, &positions[0], pending, top, tokens[0], log_p[0]);
     while (out->n <= budget) {
         int32_t best = -1;
         double best_sum = -INFINITY;
         for (int32_t i = 0; i < out->n; i++) {
-            int32_t at = out->nodes[i].depth;
-            if (at == depth || n_children[i] == top) continue;
-            double sum = sums[i] + log_p[at][tokens[at][n_children[i]]];
+            if (out->nodes[i].depth == depth || n_children[i] == top) continue;
+            double sum = sums[i] + log_p[i][n_children[i]];
             if (sum > best_sum) best = i, best_sum = sum;
         }
         if (best < 0) return;
-        int32_t token = tokens[out->nodes[best].depth][n_children[best]++];
-        sums[tree_add(out, best, token, (float)exp(best_sum), 0)] = best_sum;
+        int32_t child = tree_add(out, best, tokens[best][n_children[best]++], (float)exp(best_sum), 0);
+        sums[child] = best_sum;
+        int32_t at = out->nodes[child].depth;
+        if (at < depth) find_children(w, &positions[at], out->nodes[child].token, top, tokens[child], log_p[child]);
     }
 }
 
@@ -352,7 +403,7 @@ static void trees_are_those_of_the_plain_layers(void **state) {
     (void)state;
     static const struct { int32_t depth, top; } shapes[] = {{1, 4}, {0, 1}, {3, 3}, {0, 10}};
     static const int32_t budgets[] = {60, 2, 17};
-    static double log_p[MAX_BLOCK][V];
+    static Position positions[MAX_BLOCK];
     static Tree want[3];
     LearnedReader reader;
     learned_rig_open_reader(&reader, target);
@@ -367,8 +418,8 @@ static void trees_are_those_of_the_plain_layers(void **state) {
                 int32_t text[N_TEXT], n = N_TEXT - 2 * i;
                 rig_tokens(50 + (uint64_t)i, V, text, n);
                 learned_rig_feed(&reader, d, i + 1, text, n, 3 + i);
-                predict(&weights[f], text, n, log_p);
-                plain_tree(log_p, depth, shapes[k].top, budgets[i], text[n - 1], &want[i]);
+                predict(&weights[f], text, n, positions);
+                plain_tree(&weights[f], positions, depth, shapes[k].top, budgets[i], text[n - 1], &want[i]);
             }
             learned_rig_check_proposals(d, want, budgets, V, spec);
             drafter_close(d);
@@ -380,32 +431,25 @@ static void trees_are_those_of_the_plain_layers(void **state) {
  * all logits of all slots. */
 static void one_forward_has_the_numbers_of_the_plain_layers(void **state) {
     (void)state;
-    static double log_p[MAX_BLOCK][V];
+    static Position positions[MAX_BLOCK];
+    static Tree want, got;
     Weights *exact = rig_weights_in(&backend_reference, target_gguf), *fast = target;
     int32_t text[N_TEXT];
     rig_tokens(77, V, text, N_TEXT);
     target = exact;
     for (int f = 0; f < N_FILES; f++)
-        for (int32_t top = 1; top <= 16; top += 15) {
+        for (int32_t top = 1; top <= MAX_TOP; top += MAX_TOP - 1) {
             LearnedReader reader;
-            static Tree tree;
-            double sums[TREE_MAX_NODES] = {0};
             char spec[128];
             learned_rig_open_reader(&reader, exact);
             snprintf(spec, sizeof spec, "dflash:file=%s,top=%d", files[f].path, top);
             Drafter *d = learned_rig_open_drafter(&reader, spec, 1);
             learned_rig_feed(&reader, d, 0, text, N_TEXT, 4);
-            rig_propose(d, 0, text[N_TEXT - 1], 200, V, &tree);
-            predict(&weights[f], text, N_TEXT, log_p);
-            assert_true(tree.n > (top == 1 ? n_predicted(&files[f]) : 200));
-            for (int32_t i = 1; i < tree.n; i++) {
-                const TreeNode *node = &tree.nodes[i];
-                sums[i] = sums[node->parent] + log_p[node->depth - 1][node->token];
-                double is = log((double)node->p_accept);
-                if (fabs(is - sums[i]) >= 1e-5 * (1 + fabs(sums[i])))
-                    fail_msg("%s: node %d at depth %d: log p is %.9g instead of %.9g", spec, i, node->depth, is,
-                             sums[i]);
-            }
+            rig_propose(d, 0, text[N_TEXT - 1], 200, V, &got);
+            predict(&weights[f], text, N_TEXT, positions);
+            plain_tree(&weights[f], positions, n_predicted(&files[f]), top, 200, text[N_TEXT - 1], &want);
+            assert_int_equal(got.n, 1 + (top == 1 ? n_predicted(&files[f]) : 200));
+            learned_rig_assert_alike(&want, &got, 1e-5, spec);
             drafter_close(d);
             learned_rig_close_reader(&reader);
         }
@@ -426,12 +470,13 @@ static void sequences_draft_together_as_each_by_itself(void **state) {
     (void)state;
     learned_rig_check_together(target, "dflash:file=build/dflash-0.gguf,top=4");
     learned_rig_check_together(target, "dflash:file=build/dflash-1.gguf,depth=2,top=3");
+    learned_rig_check_together(target, "dflash:file=build/dflash-3.gguf,top=4");
 }
 
 static void the_text_is_the_plain_one(void **state) {
     (void)state;
     learned_rig_check_lossless(TARGET, "dflash:file=build/dflash-0.gguf,top=5");
-    learned_rig_check_lossless(TARGET, "dflash:file=build/dflash-2.gguf,depth=3,top=4");
+    learned_rig_check_lossless(TARGET, "dflash:file=build/dflash-3.gguf,top=4");
 }
 
 /* ---- files that do not fit ------------------------------------------------------------------------------ */
@@ -511,6 +556,17 @@ static void spoil_tensor(File *f, FileWeights *w) {
     (void)f;
     learned_rig_tensor(&w->rig, "blk.0.attn_q.bias", TYPE_F32, 64, 0, 1);
 }
+static void spoil_rank(File *f, FileWeights *w) {
+    (void)f;
+    learned_rig_tensor(&w->rig, "markov_w1.weight", TYPE_F32, 8, V, 1);
+    learned_rig_tensor(&w->rig, "markov_w2.weight", TYPE_F32, 4, V, 1);
+}
+static void spoil_confidence(File *f, FileWeights *w) {
+    (void)f;
+    learned_rig_tensor(&w->rig, "markov_w1.weight", TYPE_F32, 8, V, 1);
+    learned_rig_tensor(&w->rig, "markov_w2.weight", TYPE_F32, 8, V, 1);
+    learned_rig_tensor(&w->rig, "conf_proj.weight", TYPE_F32, 64, 1, 1);
+}
 static void spoil_vocabulary(File *f, FileWeights *w) {
     (void)f;
     static const GgufString tokens[] = {{"a", 1}, {"b", 1}};
@@ -529,6 +585,8 @@ static void files_that_do_not_fit_are_refused(void **state) {
     refuse(spoil_window, "sliding_window_pattern");
     refuse(spoil_conv, "conv_kernel_size");
     refuse(spoil_tensor, "another version");
+    refuse(spoil_rank, "tensor markov_w2.weight has the wrong shape: 4 x 300 instead of 8 x 300");
+    refuse(spoil_confidence, "tensor conf_proj.weight reads 64 numbers instead of 72");
     refuse(spoil_vocabulary, "2 tokens");
     refuse_file("dflash:file=" TARGET, "or one made by forerun import-drafter dflash");
     refuse_file("eagle3:file=build/dflash-1.gguf", "use this one as dflash:file=");

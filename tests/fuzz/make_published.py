@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""make_published.py FOLDER: writes the inputs eagle3, dflash and, cut short, eagle3-cut and dflash-cut of the fuzzer drafter_file: small files
-of random weights in the layouts of llama.cpp's architectures of these names, for tests/fuzz/target.gguf, after the byte that chooses the
+"""make_published.py FOLDER: writes the inputs eagle3, dflash and dflash-markov of the fuzzer drafter_file, and each cut short: small files of
+random weights in the layouts of llama.cpp's architectures eagle3 and dflash, for tests/fuzz/target.gguf, after the byte that chooses the
 method."""
 import random
 import struct
@@ -59,7 +59,15 @@ def dflash():
         yield matrix(f"blk.0.{name}.weight", n_in, n_out, 0.15)
 
 
-def write(name, method, seed, keys, tensors):
+def markov():
+    yield from dflash()
+    yield matrix("markov_w1.weight", 8, VOCABULARY, 1)
+    yield matrix("markov_w2.weight", 8, VOCABULARY, 0.5)
+    yield matrix("conf_proj.weight", H + 8, 1, 0.1)
+    yield vector("conf_proj.bias", 1)
+
+
+def write(file_name, name, method, seed, keys, tensors):
     rng.seed(seed)
     keys = [key("general.architecture", STRING, text(name)), numbers(f"{name}.target_layers", [0, 1]),
             key(f"{name}.attention.layer_norm_rms_epsilon", F32, struct.pack("<f", 1e-5))] + keys
@@ -71,10 +79,12 @@ def write(name, method, seed, keys, tensors):
         data += rows + bytes(-len(rows) % 32)
     head = b"GGUF" + struct.pack("<IQQ", 3, len(infos), len(keys)) + b"".join(keys) + b"".join(infos)
     file = bytes([method]) + head + bytes(-len(head) % 32) + data
-    for path, n in ((name, len(file)), (f"{name}-cut", len(file) * 2 // 3)):
+    for path, n in ((file_name, len(file)), (f"{file_name}-cut", len(file) * 2 // 3)):
         with open(f"{sys.argv[1]}/{path}", "wb") as out:
             out.write(file[:n])
 
 
-write("eagle3", 6, 3, [], eagle3)
-write("dflash", 7, 4, [number("dflash.block_size", 5), number("tokenizer.ggml.mask_token_id", 4)], dflash)
+BLOCK = [number("dflash.block_size", 5), number("tokenizer.ggml.mask_token_id", 4)]
+write("eagle3", "eagle3", 6, 3, [], eagle3)
+write("dflash", "dflash", 7, 4, BLOCK, dflash)
+write("dflash-markov", "dflash", 7, 5, BLOCK, markov)

@@ -45,6 +45,7 @@ const char *const all_drafters[] = {
     "space:file=build/all-space.gguf",
     "eagle3:file=build/all-eagle3.gguf",
     "dflash:file=build/all-dflash.gguf",
+    "dflash:file=build/all-dflash-markov.gguf",
     NULL,
 };
 
@@ -260,8 +261,13 @@ static void write_eagle3(const Weights *target) {
     finish(&r, "build/all-eagle3.gguf");
 }
 
-/* A file as others publish it, of two layers, the first of which has a window. */
-static void write_dflash(const Weights *target) {
+/* A file as others publish it, of two layers, the first of which has a window; or with the heads of DSpark. */
+static void write_dflash(const Weights *target, bool has_markov, const char *path) {
+    static const Part of_markov[] = {{"markov_w1.weight", RANK, V, 1},
+                                     {"markov_w2.weight", RANK, V, 0.5},
+                                     {"conf_proj.weight", H + RANK, 1, 0.1},
+                                     {"conf_proj.bias", 1, 0, 0.1},
+                                     {NULL, 0, 0, 0}};
     static const Part around[] = {{"fc.weight", 2 * H, H, 0.07},
                                   {"enc.output_norm.weight", H, 0, 1},
                                   {"output_norm.weight", H, 0, 1},
@@ -296,7 +302,8 @@ static void write_dflash(const Weights *target) {
             snprintf(name, sizeof name, "blk.%d.%s.weight", i, p->name);
             learned_rig_tensor(&r, name, p->n_out ? TYPE_F16 : TYPE_F32, p->n_in, p->n_out, p->std);
         }
-    finish(&r, "build/all-dflash.gguf");
+    if (has_markov) add_parts(&r, of_markov);
+    finish(&r, path);
 }
 
 static void write_space(const Weights *target) {
@@ -367,7 +374,8 @@ void all_drafters_write_for(const char *path) {
     write_lyanna(target, true, "build/all-lyanna-gate.gguf");
     write_space(target);
     write_eagle3(target);
-    write_dflash(target);
+    write_dflash(target, false, "build/all-dflash.gguf");
+    write_dflash(target, true, "build/all-dflash-markov.gguf");
     write_index(gguf);
     rig_weights_close(target);
     gguf_close(gguf);

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { H = 64, V = 300, N_HEAD = 4, N_KV = 2, DIM = 24, FF = 80, D = 100, S = 2, N_LAYER = 2 };
+enum { H = 64, V = 300, N_HEAD = 4, N_KV = 2, DIM = 24, FF = 80, D = 100, S = 2, N_LAYER = 2, RANK = 8 };
 
 #define TARGET "build/import-block-target.gguf"
 #define FOLDER "build/import-block"
@@ -39,7 +39,7 @@ static int close_target(void **state) {
 
 /* ---- the same weights twice -------------------------------------------------------------------------- */
 
-/* speculators' layout, with a head over D tokens; else z-lab's, with a window in layer 0. */
+/* speculators' layout, with a head over D tokens and the heads of DSpark; else z-lab's, with a window in layer 0. */
 typedef struct Layout {
     bool is_speculators;
     const char *list, *block, *types; /* parts of config.json */
@@ -96,10 +96,7 @@ static void set_keys(const Layout *l, GgufWriter *w) {
     gguf_set_u32(w, "dflash.block_size", 5);
     gguf_set_u32(w, "tokenizer.ggml.mask_token_id", 9);
     gguf_set_i32s(w, "dflash.target_layers", streams, S);
-    if (l->is_speculators) {
-        gguf_set_bool(w, "dflash.sample_from_anchor", true);
-        return;
-    }
+    if (l->is_speculators) return;
     gguf_set_u32(w, "dflash.attention.sliding_window", 6);
     gguf_set_i32s(w, "dflash.attention.sliding_window_pattern", has_window, N_LAYER);
 }
@@ -113,7 +110,7 @@ static void write_config(const Layout *l) {
     if (l->is_speculators)
         fprintf(f,
                 "{\"transformer_layer_config\": {%s}, \"aux_hidden_state_layer_ids\": %s, \"mask_token_id\": 9, "
-                "\"block_size\": %s, \"sample_from_anchor\": true}",
+                "\"block_size\": %s, \"markov_head_type\": \"vanilla\"}",
                 shape, l->list, l->block);
     else
         fprintf(f,
@@ -129,6 +126,10 @@ static void add_head(Pair *p) {
     for (int64_t i = 0; i < D; i++) p->tokens[i] = 3 * i + 1, offsets[i] = 2 * i + 1;
     gguf_add_map(p->direct.w, p->tokens, D);
     safetensors_build_add_i64s(&p->published, "d2t", offsets, D);
+    add(p, "markov_w1.weight", "markov_head.markov_w1.weight", RANK, V, 1);
+    add(p, "markov_w2.weight", "markov_head.markov_w2.weight", RANK, D, 0.5);
+    add(p, "conf_proj.weight", "confidence_head.proj.weight", H + RANK, 1, 0.1);
+    add(p, "conf_proj.bias", "confidence_head.proj.bias", 1, 0, 0.1);
 }
 
 static void write_both(const Layout *l) {

@@ -20,7 +20,9 @@
  * too. If the pending token is not in slot 0, a drafter loses most of its acceptance: it was always given there.
  *
  * The tree. The distributions of the slots do not depend on each other's tokens, as those of medusa's heads: the tree
- * consists of the `budget` paths with the greatest products (learned_grow_products).
+ * consists of the `budget` paths with the greatest products (learned_grow_products). A file of DSpark has a Markov head, by
+ * which each position depends on the token before it (markov_head.c). Then each node has children of its own, and the
+ * tree is grown in the same way.
  *
  * The keys and values of the context are entries (layer_entries.c): they are computed once for each token that the
  * target has read, in all layers together (executor_store), and a request takes them over with its prefix. The rows of
@@ -33,10 +35,11 @@
  * reach. When it loses: where a token depends strongly on the one before it, which later slots do not know. Proof:
  * tests/draft/test_draft_dflash.c, against the layers in double precision. */
 #include "base/mem.h"
-#include "draft/learned/layer_entries.h"
+#include "draft/learned/logit_corrections.h"
 #include "draft/learned/learned_files.h"
 #include "model/arch.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -97,15 +100,17 @@ typedef struct Dflash {
     OwnEmbedding embedding;
     int32_t *token_of; /* [vocabulary of the head] the target's tokens; NULL: they are the same */
     EntryQueue entries;
+    MarkovHead markov;
     int32_t *slots;  /* [max_rows] the tokens of the blocks */
     float *logits;   /* [V] */
-    int32_t *tokens; /* [depth][n_ranks] the most probable tokens of each position, best first */
-    double *log_p;   /* [depth][n_ranks] */
+    int32_t *tokens; /* [][n_ranks] the most probable tokens of each position, or with a Markov head after each node */
+    double *log_p;   /* [][n_ranks] */
 } Dflash;
 
 static void close_dflash(Drafter *drafter) {
     Dflash *d = (Dflash *)drafter;
     learned_linear_close(&d->learned, d->fc);
+    markov_head_close(&d->markov);
     entry_queue_close(&d->entries);
     one_layer_close(&d->layers);
     for (int32_t i = 0; i < MAX_LAYERS; i++) {
@@ -170,7 +175,7 @@ static void read_keys(KeyReader *r, void *user) {
                        MAX_BLOCK);
     read_mask(r, k);
     k->is_causal = key_bool(r, DFLASH_KEY_CAUSAL, false);
-    k->from_anchor = key_bool(r, DFLASH_KEY_FROM_ANCHOR, false);
+    k->from_anchor = key_bool(r, DFLASH_KEY_FROM_ANCHOR, drafter_file_has(&l->file, DFLASH_MARKOV_BEFORE));
     read_windows(r, k, key_int(r, "block_count", -1, 1, MAX_LAYERS));
     key_index(r, OLD "n_target_features"); /* it follows from the list of layers */
     key_index(r, "n_target_features");
@@ -272,6 +277,7 @@ static int read_weights(Dflash *d, fr_error *err) {
     for (int32_t i = 0; i < h->n_layer && !status; i++) status = read_layer(d, i, err);
     if (!status) status = own_head_read(l, m, DFLASH_OUTPUT, &d->token_of, err);
     if (!status) status = own_embedding_read(&d->embedding, l, DFLASH_EMBEDDING, h->n_embd, err);
+    if (!status) status = markov_head_open(&d->markov, l, h->n_embd, h->n_vocab, err);
     if (!status)
         status = drafter_file_matrix(&l->file, tensor_named(l, DFLASH_FC, "dflash_fc.weight"), n_streams, h->n_embd,
                                      &fc, err);
@@ -300,7 +306,7 @@ static int plan(Dflash *d, const DflashOptions *o, fr_error *err) {
 
 static int open_layers(Dflash *d, const DflashOptions *o, fr_error *err) {
     LearnedDrafter *l = &d->learned;
-    int64_t ranks = (int64_t)d->depth * d->n_ranks;
+    int64_t ranks = (int64_t)(d->markov.rank ? TREE_MAX_NODES : d->depth) * d->n_ranks;
     EntryQueueOptions input = {.fc = d->fc,
                                .max_rows = d->max_rows,
                                .hidden_norm = d->context_norm,
@@ -418,15 +424,20 @@ static int run_blocks(Dflash *d, const LearnedMember *members, int32_t n, fr_err
     return executor_forward(d->layers.executor, d->entries.rows, n * block, err);
 }
 
-/* Grows the tree of a member from the logits of its block, which begins at row `first`. */
-static void grow_tree(Dflash *d, const LearnedMember *m, int32_t first) {
+/* Finds the most probable tokens of a position after a path, best first, from the logits of the drafter's head. They go
+ * to place i of d->tokens and d->log_p. `path` is NULL if the tokens on it are unknown. Returns their number. */
+static int32_t find_top(Dflash *d, const LearnedMember *m, const int32_t *path, int32_t n_path, const float *logits,
+                        int32_t i) {
+    own_head_spread(&d->learned, d->token_of, d->entries.shape->n_vocab, logits, d->logits);
+    return learned_top(&d->learned, m->sequence, path, n_path, d->logits, d->n_ranks, d->tokens + i * d->n_ranks,
+                       d->log_p + i * d->n_ranks);
+}
+
+/* Grows the tree of products. Position i is row `first` + i. */
+static void grow_products(Dflash *d, const LearnedMember *m, int32_t first) {
     int32_t n_tokens[MAX_BLOCK], n_levels = levels_of(d, m);
-    for (int32_t i = 0; i < n_levels; i++) {
-        const float *logits = executor_logits(d->layers.executor, first + i + (d->keys.from_anchor ? 0 : 1));
-        own_head_spread(&d->learned, d->token_of, d->entries.shape->n_vocab, logits, d->logits);
-        n_tokens[i] = learned_top(&d->learned, m->sequence, NULL, i, d->logits, d->n_ranks, d->tokens + i * d->n_ranks,
-                                  d->log_p + i * d->n_ranks);
-    }
+    for (int32_t i = 0; i < n_levels; i++)
+        n_tokens[i] = find_top(d, m, NULL, i, executor_logits(d->layers.executor, first + i), i);
     const ProductRanks ranks = {.n_levels = n_levels,
                                 .n_ranks = d->n_ranks,
                                 .tokens = d->tokens,
@@ -435,14 +446,53 @@ static void grow_tree(Dflash *d, const LearnedMember *m, int32_t first) {
     learned_grow_products(&ranks, m->budget, d->learned.base.source, m->tree);
 }
 
+/* Finds the children that a node may get, with the Markov head. Returns their number. */
+static int32_t expand(Dflash *d, const LearnedMember *m, int32_t first, int32_t node) {
+    const Executor *e = d->layers.executor;
+    int32_t path[TREE_MAX_NODES], n_path = learned_path(m->tree, node, path), token = m->tree->nodes[node].token;
+    const float *logits = markov_head_logits(&d->markov, token, executor_logits(e, first + n_path));
+    int32_t n = find_top(d, m, path, n_path, logits, node);
+    markov_head_correct(&d->markov, token, executor_hidden(e, first + n_path), d->log_p + node * d->n_ranks, n);
+    return n;
+}
+
+/* Grows a tree with the Markov head, best first: of the children that nodes offer by rank, the one with the greatest
+ * product is taken. A child is at most as probable as its parent, so a node is expanded only when it is the most
+ * probable one of all. */
+static void grow_conditioned(Dflash *d, const LearnedMember *m, int32_t first) {
+    enum { NOT_EXPANDED = -1 };
+    Tree *t = m->tree;
+    double log_p[TREE_MAX_NODES] = {0};
+    int32_t n_children[TREE_MAX_NODES] = {NOT_EXPANDED}, next[TREE_MAX_NODES] = {0}, n_levels = levels_of(d, m);
+    while (t->n - 1 < m->budget && t->n < TREE_MAX_NODES) {
+        int32_t best = -1;
+        double best_log_p = -INFINITY;
+        for (int32_t i = 0; i < t->n; i++) {
+            if (t->nodes[i].depth == n_levels || next[i] == n_children[i]) continue;
+            double sum = log_p[i] + (n_children[i] < 0 ? 0 : d->log_p[i * d->n_ranks + next[i]]);
+            if (sum > best_log_p) best = i, best_log_p = sum;
+        }
+        if (best < 0) return;
+        if (n_children[best] < 0) {
+            n_children[best] = expand(d, m, first, best);
+            continue;
+        }
+        int32_t token = d->tokens[best * d->n_ranks + next[best]++];
+        int32_t child = tree_add(t, best, token, (float)exp(best_log_p), d->learned.base.source);
+        log_p[child] = best_log_p;
+        n_children[child] = NOT_EXPANDED;
+        next[child] = 0;
+    }
+}
+
 static int draft_together(LearnedDrafter *learned, const LearnedMember *members, int32_t n, fr_error *err) {
     Dflash *d = (Dflash *)learned;
-    int32_t sequences[MAX_ROWS];
+    int32_t sequences[MAX_ROWS] = {0};
     for (int32_t r = 0; r < n; r++) sequences[r] = members[r].sequence;
     int status = entry_queue_run(&d->entries, sequences, n, err);
     if (!status) status = run_blocks(d, members, n, err);
     for (int32_t r = 0; r < n && !status; r++) {
-        grow_tree(d, &members[r], r * d->keys.block);
+        (d->markov.rank ? grow_conditioned : grow_products)(d, &members[r], r * d->keys.block + !d->keys.from_anchor);
         executor_commit(d->layers.executor, d->entries.sequences[sequences[r]].kv, NULL, 0); /* forgets the block */
     }
     return status;

@@ -215,7 +215,8 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
  *   dflash.mask_token_id         the token of the slots to be predicted; in a published file tokenizer.ggml.mask_token_id
  *   dflash.target_hidden_size    T, optional
  *   dflash.attention.causal      true: a slot does not see later slots; without it false
- *   dflash.sample_from_anchor    true: slot i predicts the token after its own; without it false
+ *   dflash.sample_from_anchor    true: slot i predicts the token after its own; without it true with a Markov head, else
+ *                                false
  *   dflash.attention.sliding_window, .sliding_window_pattern   the window of the layers whose flag is set
  * Tensors:
  *   fc.weight [H][S T], enc.output_norm.weight [H]
@@ -223,6 +224,8 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
  *   and .attn_sinks.weight (optional), .ffn_norm.weight [H], .ffn_gate, _up, _down.weight
  *   output_norm.weight [H]
  *   output.weight [D][H], token_embd.weight [V][H], d2t [D] and rope_freqs.weight, as for eagle3
+ *   DSpark, optional (logit_corrections.h has MarkovHead; r is its rank): markov_w1.weight [V][r], markov_w2.weight
+ *   [D][r], conf_proj.weight [H + r] or [1][H + r] and .bias [1], both optional
  *
  * Older files of the architecture dflash-draft have other names for some of them, and count target_layer_ids from the
  * output of layer 0. */
@@ -242,6 +245,9 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
 #define DFLASH_OUTPUT "output.weight"
 #define DFLASH_EMBEDDING "token_embd.weight"
 #define DFLASH_ROPE_FACTORS "rope_freqs.weight"
+#define DFLASH_MARKOV_BEFORE "markov_w1.weight"
+#define DFLASH_MARKOV_OUTPUT "markov_w2.weight"
+#define DFLASH_CONFIDENCE "conf_proj"
 #define DFLASH_LAYER "blk.%d.%s.weight" /* printf format of the names below */
 #define DFLASH_ATTN_NORM "attn_norm"
 #define DFLASH_ATTN_Q "attn_q"

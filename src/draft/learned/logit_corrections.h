@@ -1,5 +1,6 @@
 /* logit_corrections.h - what is added to a learned drafter's logits, or to the log-probabilities of a node's children,
- * to bring them nearer to the target's: token info, its gate, what the current text taught, and a confidence head.
+ * to bring them nearer to the target's: token info, its gate, what the current text taught, a confidence head, and the
+ * Markov head of DSpark with its own confidence head.
  * learned_files.h lists the keys and tensors.
  *
  *   H hidden size, V vocabulary
@@ -9,6 +10,7 @@
 #ifndef LEARNED_LOGIT_CORRECTIONS_H
 #define LEARNED_LOGIT_CORRECTIONS_H
 
+#include "draft/learned/layer_entries.h"
 #include "draft/learned/learned.h"
 #include "draft/learned/learned_files.h"
 
@@ -112,5 +114,30 @@ float confidence_of_state(const Confidence *c, const float *state);
 /* Corrects the log-probabilities of a node's n most probable children, which are given best first. The best child gets
  * the probability that the head predicts, and the others are scaled to match. */
 void confidence_correct(const Confidence *c, float of_state, double *log_p, int32_t n);
+
+/* ---- the Markov head of dflash: the influence of the token before a position (markov_head.c) -------------------- */
+
+enum { MARKOV_MAX_RANK = 4096 };
+
+/* DSpark's heads; r is the rank, D the size of the vocabulary of the drafter's LM head. */
+typedef struct MarkovHead {
+    LearnedDrafter *learned; /* borrowed: file, target, products */
+    int32_t rank;            /* 0: the file has no such head, and the functions below may not be called */
+    int32_t n_embd, n_vocab; /* H and D */
+    OwnEmbedding before;     /* [V][r] a vector of the token before */
+    Linear *output;          /* [D][r] */
+    Buffer *narrow, *wide;   /* [r], [D] */
+    Confidence confidence;   /* reads [H + r], a hidden state and then the vector of the token before */
+    float *state;            /* [H + r] */
+} MarkovHead;
+
+int markov_head_open(MarkovHead *m, LearnedDrafter *learned, int32_t n_embd, int32_t n_vocab, fr_error *err);
+void markov_head_close(MarkovHead *m);
+/* Returns the sum of the logits [D] of a position and of what the token before it adds to them. Valid until the next
+ * call. */
+const float *markov_head_logits(MarkovHead *m, int32_t token, const float *logits);
+/* Corrects the log-probabilities of the children of a node with that token (confidence_correct), given the hidden state
+ * [H] of their position. */
+void markov_head_correct(MarkovHead *m, int32_t token, const float *hidden, double *log_p, int32_t n);
 
 #endif

@@ -1,0 +1,84 @@
+/* markov_head.c - DSpark's heads (arXiv 2607.05147): what the token before a position adds to its logits, and the chance
+ * that the best token there is accepted.
+ *
+ * The problem. The positions of a block are predicted at once, so none of them knows which tokens the others get: after
+ * "New" and "San", the next position gives "York" and "Francisco" the same probabilities.
+ *
+ * The idea. A vector of the token before, of a low rank, makes a bias on all logits: logits + W2 w1(token). A node of a
+ * tree is the token before its children, so every node has a distribution of its own. The confidence head reads the
+ * hidden state of the position and that vector:
+ *
+ *     c = 1 / (1 + exp(-(w [hidden ; w1(token)] + b)))      the chance of the best child; the others are scaled to match
+ *
+ * Cost: a product with D x r weights for each node that is expanded, against D x H for the LM head of each position.
+ * Proof: tests/draft/test_draft_dflash.c. */
+#include "draft/learned/logit_corrections.h"
+
+#include <string.h>
+
+/* Reads the confidence head, if the file has one. It is a Confidence that does not use the drafter's own estimate. */
+static int read_confidence(MarkovHead *m, fr_error *err) {
+    LearnedDrafter *d = m->learned;
+    int64_t n = m->n_embd + m->rank, n_in = n;
+    float *weights = NULL, *bias = NULL;
+    const GgufTensor *t = gguf_find_tensor(d->file.gguf, DFLASH_CONFIDENCE ".weight");
+    if (!t) return FR_OK;
+    int status = t->n_dims == 1 ? drafter_file_vector(&d->file, DFLASH_CONFIDENCE ".weight", n, &weights, err)
+                                : drafter_file_table(&d->file, DFLASH_CONFIDENCE ".weight", 1, &n_in, &weights, err);
+    if (!status && n_in != n)
+        status = error_set(err, FR_ERR_FORMAT, "%s: tensor %s.weight reads %lld numbers instead of %lld",
+                           gguf_path(d->file.gguf), DFLASH_CONFIDENCE, (long long)n_in, (long long)n);
+    if (!status && drafter_file_has(&d->file, DFLASH_CONFIDENCE ".bias"))
+        status = drafter_file_vector(&d->file, DFLASH_CONFIDENCE ".bias", 1, &bias, err);
+    if (!status && !(m->confidence.weights = mem_calloc((size_t)(n + CONFIDENCE_SCALARS), sizeof(float))))
+        status = error_memory(err, DFLASH_CONFIDENCE, (size_t)n * sizeof(float));
+    if (!status) {
+        m->confidence.n_embd = (int32_t)n;
+        memcpy(m->confidence.weights, weights, (size_t)n * sizeof *weights);
+        m->confidence.weights[n + CONFIDENCE_BIAS] = bias ? bias[0] : 0;
+        m->confidence.weights[n + CONFIDENCE_SLOPE] = -1;
+    }
+    mem_free(weights);
+    mem_free(bias);
+    return status;
+}
+
+int markov_head_open(MarkovHead *m, LearnedDrafter *learned, int32_t n_embd, int32_t n_vocab, fr_error *err) {
+    const GgufTensor *t = gguf_find_tensor(learned->file.gguf, DFLASH_MARKOV_BEFORE), *output;
+    if (!t) return FR_OK;
+    if (t->dims[0] < 1 || t->dims[0] > MARKOV_MAX_RANK)
+        return error_set(err, FR_ERR_FORMAT, "%s: tensor %s has a rank of %lld, but must have one from 1 to %d",
+                         gguf_path(learned->file.gguf), DFLASH_MARKOV_BEFORE, (long long)t->dims[0], MARKOV_MAX_RANK);
+    *m = (MarkovHead){.learned = learned, .rank = (int32_t)t->dims[0], .n_embd = n_embd, .n_vocab = n_vocab};
+    const LearnedBuffer buffers[] = {{&m->narrow, m->rank}, {&m->wide, n_vocab}};
+    const ArenaItem items[] = {ARENA_ITEM(&m->state, n_embd + m->rank)};
+    int status = own_embedding_read(&m->before, learned, DFLASH_MARKOV_BEFORE, m->rank, err);
+    if (!status) status = drafter_file_matrix(&learned->file, DFLASH_MARKOV_OUTPUT, m->rank, n_vocab, &output, err);
+    if (!status)
+        status = learned->backend->linear_open(&m->output, learned->device, learned->weights, output, NULL, 1, err);
+    if (!status) status = learned_open_buffers(learned, buffers, ARENA_COUNT(buffers), err);
+    if (!status) status = arena_take(&learned->arena, items, ARENA_COUNT(items), "a Markov head", err);
+    return status ? status : read_confidence(m, err);
+}
+
+void markov_head_close(MarkovHead *m) {
+    if (m->rank) learned_linear_close(m->learned, m->output);
+    own_embedding_close(&m->before);
+    confidence_close(&m->confidence);
+}
+
+const float *markov_head_logits(MarkovHead *m, int32_t token, const float *logits) {
+    embedding_row(&m->before.tensor, token, m->narrow->floats);
+    buffer_push(m->narrow, 0, m->rank);
+    learned_linear(m->learned, m->output, LINEAR_SET, m->narrow, 1, m->wide);
+    buffer_pull(m->wide, 0, m->n_vocab);
+    for (int32_t i = 0; i < m->n_vocab; i++) m->wide->floats[i] += logits[i];
+    return m->wide->floats;
+}
+
+void markov_head_correct(MarkovHead *m, int32_t token, const float *hidden, double *log_p, int32_t n) {
+    if (!m->confidence.weights) return;
+    memcpy(m->state, hidden, (size_t)m->n_embd * sizeof *hidden);
+    embedding_row(&m->before.tensor, token, m->state + m->n_embd);
+    confidence_correct(&m->confidence, confidence_of_state(&m->confidence, m->state), log_p, n);
+}
