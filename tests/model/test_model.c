@@ -651,7 +651,7 @@ static void run_without_memory(const RandomModel *of) {
     RigOptions o = rig_options(32, 4);
     Executor *e = rig_executor(m, &o);
     int32_t s = rig_sequence(e);
-    Row rows[2] = {{1, s, -1, true, false, NULL}, {2, s, 0, true, false, NULL}};
+    Row rows[2] = {{1, s, -1, false, true, false, NULL}, {2, s, 0, false, true, false, NULL}};
     allocations.n_live = 0, allocations.counting = true;
     for (int i = 0; i < 3; i++) {
         allocations.fail_at = 1;
