@@ -466,6 +466,11 @@ static void a_step_leads_where_the_prompt_leads(void **state) {
     }
 }
 
+static void idle_steps_leave_whole_entries(void **state) {
+    (void)state;
+    learned_rig_check_idle(target, "dflash:file=build/dflash-0.gguf");
+}
+
 static void sequences_draft_together_as_each_by_itself(void **state) {
     (void)state;
     learned_rig_check_together(target, "dflash:file=build/dflash-0.gguf,top=4");
@@ -598,6 +603,7 @@ int main(void) {
         cmocka_unit_test(one_forward_has_the_numbers_of_the_plain_layers),
         cmocka_unit_test(lists_of_layers_are_read_as_they_count),
         cmocka_unit_test(a_step_leads_where_the_prompt_leads),
+        cmocka_unit_test(idle_steps_leave_whole_entries),
         cmocka_unit_test(sequences_draft_together_as_each_by_itself),
         cmocka_unit_test(the_text_is_the_plain_one),
         cmocka_unit_test(files_that_do_not_fit_are_refused),

@@ -377,6 +377,11 @@ static void a_step_leads_where_the_prompt_leads(void **state) {
     }
 }
 
+static void idle_steps_leave_whole_entries(void **state) {
+    (void)state;
+    learned_rig_check_idle(target, "eagle3:file=build/eagle3-0.gguf");
+}
+
 static void sequences_draft_together_as_each_by_itself(void **state) {
     (void)state;
     learned_rig_check_together(target, "eagle3:file=build/eagle3-0.gguf,depth=3,top=4");
@@ -503,6 +508,7 @@ int main(void) {
         cmocka_unit_test(one_forward_has_the_numbers_of_the_plain_layer),
         cmocka_unit_test(a_list_of_outputs_is_one_layer_later),
         cmocka_unit_test(a_step_leads_where_the_prompt_leads),
+        cmocka_unit_test(idle_steps_leave_whole_entries),
         cmocka_unit_test(sequences_draft_together_as_each_by_itself),
         cmocka_unit_test(the_text_is_the_plain_one),
         cmocka_unit_test(training_begins_with_what_the_file_predicts),

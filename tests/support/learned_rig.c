@@ -294,6 +294,43 @@ void learned_rig_check_step(const Weights *target, const char *spec) {
     learned_rig_close_reader(&reader);
 }
 
+void learned_rig_check_idle(const Weights *target, const char *spec) {
+    /* The queue of 32 entries is full after 24 idle steps, and the next one drops its older half. */
+    enum { N_BEFORE = 9, N_IDLE = 30, N = N_BEFORE + N_IDLE, N_DROPPED = 16 };
+    LearnedReader reader;
+    int32_t n_vocab = target->model->hparams.n_vocab, text[N];
+    static Tree tree, idle, shown;
+    Row rows[N];
+    const float *hidden[N];
+    fr_error err;
+    rig_tokens(4, n_vocab, text, N);
+    learned_rig_open_reader(&reader, target);
+    Drafter *d = learned_rig_open_drafter(&reader, spec, 2);
+    for (int32_t i = 0; i < N; i++)
+        rows[i] = (Row){.token = text[i], .sequence = reader.sequence, .parent = i - 1, .want_hidden = true};
+    if (executor_reserve(reader.executor, reader.sequence, N, &err) || executor_forward(reader.executor, rows, N, &err))
+        fail_msg("%s", err.message);
+    for (int32_t i = 0; i < N; i++) hidden[i] = executor_hidden(reader.executor, i);
+    if (d->class->begin(d, 0, text, N_BEFORE, &err) || d->class->begin(d, 1, text, N, &err) ||
+        d->class->observe_prompt(d, 0, 0, hidden, N_BEFORE - 1, &err) ||
+        d->class->observe_prompt(d, 1, N_DROPPED, hidden + N_DROPPED, N - 1 - N_DROPPED, &err))
+        fail_msg("%s", err.message);
+    for (int32_t i = N_BEFORE; i < N; i++) {
+        const VerifyResult verdict = {.next_token = text[i]};
+        const VerifiedTree step = {.tree = &tree, .hidden = hidden + i - 1, .verdict = &verdict, .is_idle = true};
+        tree_reset(&tree, text[i - 1]);
+        if (d->class->observe_tree(d, 0, &step, &err) || d->class->observe(d, 0, text + i, 1, &err))
+            fail_msg("%s", err.message);
+    }
+    rig_propose(d, 0, text[N - 1], 20, n_vocab, &idle);
+    rig_propose(d, 1, text[N - 1], 20, n_vocab, &shown);
+    assert_true(shown.n > 5);
+    rig_assert_same_tree(&shown, &idle, "after idle steps");
+    assert_int_equal(d->class->n_held(d, 0), 0); /* the dropped entries were the first ones */
+    drafter_close(d);
+    learned_rig_close_reader(&reader);
+}
+
 /* ---- entries of several sequences -------------------------------------------------------------------- */
 
 enum { N_TOGETHER = 3, N_LONG = 230, N_LONG_PROMPT = 90, N_ROUNDS = 12, MAX_EMBD = 64, MAX_STREAMS = 3 };
