@@ -260,6 +260,7 @@ const Command command_import = {
         "  forerun import-drafter eagle -m vicuna-7b.gguf EAGLE-Vicuna-7B-v1.3/ -o eagle.gguf\n"
         "  forerun run -m vicuna-7b.gguf -p \"Once\" --draft eagle:file=eagle.gguf\n"
         "  forerun import-drafter eagle3 -m qwen3-8b.gguf Qwen3-8B_eagle3/ -o eagle3.gguf\n"
+        "  forerun import-drafter dflash -m qwen3-8b.gguf Qwen3-8B-DFlash-b16/ -o dflash.gguf\n"
         "  forerun import-drafter medusa -m vicuna-7b.gguf medusa_lm_head.safetensors --type Q8_0 -o medusa.gguf\n",
     .check = check,
     .files = files,

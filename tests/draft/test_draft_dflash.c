@@ -357,9 +357,11 @@ static void predict(const FileWeights *w, const int32_t *text, int32_t n, Positi
         learned_rig_linear(w->fc, NULL, all, f->n_streams * T, f->H, g[t]);
         plain_norm(w->context_norm, g[t], f->H, 1e-6, g[t]);
     }
+    double scale = (double)target->model->hparams.embedding_scale;
     for (int32_t i = 0; i < f->block; i++)
         for (int32_t c = 0; c < f->H; c++)
-            x[i][c] = (double)(f->has_embedding ? w->embedding : embeddings)[(i ? f->mask : text[n - 1]) * f->H + c];
+            x[i][c] = scale *
+                      (double)(f->has_embedding ? w->embedding : embeddings)[(i ? f->mask : text[n - 1]) * f->H + c];
     for (int32_t i = 0; i < f->n_layer; i++) run_layer(w, &w->layers[i], g, n - 1, f->window && i == 0, x);
     for (int32_t i = 0; i < n_predicted(f); i++) {
         plain_norm(w->output_norm, x[i + !f->from_anchor], f->H, 1e-6, out[i].hidden);
@@ -427,34 +429,62 @@ static void trees_are_those_of_the_plain_layers(void **state) {
     learned_rig_close_reader(&reader);
 }
 
-/* In the backend that computes in double precision, all chances are those of the plain layers. They are computed from
- * all logits of all slots. */
-static void one_forward_has_the_numbers_of_the_plain_layers(void **state) {
-    (void)state;
+/* Compares a proposal with the plain layers, for a target in the backend that computes in double precision. All chances
+ * are computed from all logits of all slots. */
+static void check_numbers(const Weights *exact, int f, int32_t top) {
     static Position positions[MAX_BLOCK];
     static Tree want, got;
-    Weights *exact = rig_weights_in(&backend_reference, target_gguf), *fast = target;
     int32_t text[N_TEXT];
+    LearnedReader reader;
+    char spec[128];
     rig_tokens(77, V, text, N_TEXT);
+    learned_rig_open_reader(&reader, exact);
+    snprintf(spec, sizeof spec, "dflash:file=%s,top=%d", files[f].path, top);
+    Drafter *d = learned_rig_open_drafter(&reader, spec, 1);
+    learned_rig_feed(&reader, d, 0, text, N_TEXT, 4);
+    rig_propose(d, 0, text[N_TEXT - 1], 200, V, &got);
+    predict(&weights[f], text, N_TEXT, positions);
+    plain_tree(&weights[f], positions, n_predicted(&files[f]), top, 200, text[N_TEXT - 1], &want);
+    assert_int_equal(got.n, 1 + (top == 1 ? n_predicted(&files[f]) : 200));
+    learned_rig_assert_alike(&want, &got, 1e-5, spec);
+    drafter_close(d);
+    learned_rig_close_reader(&reader);
+}
+
+static void one_forward_has_the_numbers_of_the_plain_layers(void **state) {
+    (void)state;
+    Weights *exact = rig_weights_in(&backend_reference, target_gguf), *fast = target;
     target = exact;
-    for (int f = 0; f < N_FILES; f++)
-        for (int32_t top = 1; top <= MAX_TOP; top += MAX_TOP - 1) {
-            LearnedReader reader;
-            char spec[128];
-            learned_rig_open_reader(&reader, exact);
-            snprintf(spec, sizeof spec, "dflash:file=%s,top=%d", files[f].path, top);
-            Drafter *d = learned_rig_open_drafter(&reader, spec, 1);
-            learned_rig_feed(&reader, d, 0, text, N_TEXT, 4);
-            rig_propose(d, 0, text[N_TEXT - 1], 200, V, &got);
-            predict(&weights[f], text, N_TEXT, positions);
-            plain_tree(&weights[f], positions, n_predicted(&files[f]), top, 200, text[N_TEXT - 1], &want);
-            assert_int_equal(got.n, 1 + (top == 1 ? n_predicted(&files[f]) : 200));
-            learned_rig_assert_alike(&want, &got, 1e-5, spec);
-            drafter_close(d);
-            learned_rig_close_reader(&reader);
-        }
+    for (int f = 0; f < N_FILES; f++) {
+        check_numbers(exact, f, 1);
+        check_numbers(exact, f, MAX_TOP);
+    }
     target = fast;
     rig_weights_close(exact);
+}
+
+/* Gemma multiplies its embeddings by a number, and has no LM head of its own. */
+static void embeddings_have_the_scale_of_the_target(void **state) {
+    (void)state;
+    Gguf *g = rig_random_gguf(&(RandomModel){.arch = "gemma3",
+                                             .n_layer = 2,
+                                             .n_embd = T,
+                                             .n_head = 4,
+                                             .n_head_kv = 2,
+                                             .n_ff = 96,
+                                             .n_vocab = V,
+                                             .seed = 12});
+    Weights *exact = rig_weights_in(&backend_reference, g), *fast = target;
+    float *own_embeddings = embeddings, *own_output = output;
+    target = exact;
+    embeddings = output = all_rows(gguf_find_tensor(g, "token_embd.weight"));
+    assert_true(exact->model->hparams.embedding_scale != 1);
+    check_numbers(exact, 0, 1);
+    check_numbers(exact, 0, MAX_TOP);
+    free(embeddings);
+    target = fast, embeddings = own_embeddings, output = own_output;
+    rig_weights_close(exact);
+    gguf_close(g);
 }
 
 static void a_step_leads_where_the_prompt_leads(void **state) {
@@ -601,6 +631,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trees_are_those_of_the_plain_layers),
         cmocka_unit_test(one_forward_has_the_numbers_of_the_plain_layers),
+        cmocka_unit_test(embeddings_have_the_scale_of_the_target),
         cmocka_unit_test(lists_of_layers_are_read_as_they_count),
         cmocka_unit_test(a_step_leads_where_the_prompt_leads),
         cmocka_unit_test(idle_steps_leave_whole_entries),
