@@ -357,7 +357,8 @@ static void predict(const FileWeights *w, const int32_t *text, int32_t n, Positi
         learned_rig_linear(w->fc, NULL, all, f->n_streams * T, f->H, g[t]);
         plain_norm(w->context_norm, g[t], f->H, 1e-6, g[t]);
     }
-    double scale = (double)target->model->hparams.embedding_scale;
+    double scale = (double)target->model->hparams.embedding_scale,
+           cap = f->n_tokens ? 0 : (double)target->model->hparams.logit_cap;
     for (int32_t i = 0; i < f->block; i++)
         for (int32_t c = 0; c < f->H; c++)
             x[i][c] = scale *
@@ -367,6 +368,7 @@ static void predict(const FileWeights *w, const int32_t *text, int32_t n, Positi
         plain_norm(w->output_norm, x[i + !f->from_anchor], f->H, 1e-6, out[i].hidden);
         learned_rig_linear(f->n_tokens ? w->output : output, NULL, out[i].hidden, f->H, f->n_tokens ? f->n_tokens : V,
                            out[i].logits);
+        for (int32_t k = 0; cap > 0 && k < V; k++) out[i].logits[k] = cap * tanh(out[i].logits[k] / cap);
     }
 }
 
@@ -463,10 +465,10 @@ static void one_forward_has_the_numbers_of_the_plain_layers(void **state) {
     rig_weights_close(exact);
 }
 
-/* Gemma multiplies its embeddings by a number, and has no LM head of its own. */
-static void embeddings_have_the_scale_of_the_target(void **state) {
+/* Gemma multiplies its embeddings by a number, and caps its logits. */
+static void the_embedding_and_head_are_scaled_as_the_targets(void **state) {
     (void)state;
-    Gguf *g = rig_random_gguf(&(RandomModel){.arch = "gemma3",
+    Gguf *g = rig_random_gguf(&(RandomModel){.arch = "gemma2",
                                              .n_layer = 2,
                                              .n_embd = T,
                                              .n_head = 4,
@@ -477,11 +479,13 @@ static void embeddings_have_the_scale_of_the_target(void **state) {
     Weights *exact = rig_weights_in(&backend_reference, g), *fast = target;
     float *own_embeddings = embeddings, *own_output = output;
     target = exact;
-    embeddings = output = all_rows(gguf_find_tensor(g, "token_embd.weight"));
-    assert_true(exact->model->hparams.embedding_scale != 1);
+    embeddings = all_rows(gguf_find_tensor(g, "token_embd.weight"));
+    output = all_rows(gguf_find_tensor(g, "output.weight"));
+    assert_true(exact->model->hparams.embedding_scale > 1 && exact->model->hparams.logit_cap > 0);
     check_numbers(exact, 0, 1);
     check_numbers(exact, 0, MAX_TOP);
     free(embeddings);
+    free(output);
     target = fast, embeddings = own_embeddings, output = own_output;
     rig_weights_close(exact);
     gguf_close(g);
@@ -631,7 +635,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trees_are_those_of_the_plain_layers),
         cmocka_unit_test(one_forward_has_the_numbers_of_the_plain_layers),
-        cmocka_unit_test(embeddings_have_the_scale_of_the_target),
+        cmocka_unit_test(the_embedding_and_head_are_scaled_as_the_targets),
         cmocka_unit_test(lists_of_layers_are_read_as_they_count),
         cmocka_unit_test(a_step_leads_where_the_prompt_leads),
         cmocka_unit_test(idle_steps_leave_whole_entries),
