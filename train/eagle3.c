@@ -241,7 +241,8 @@ static int stream_norm(void) {
 /* Returns the option that was given and differs from the file; NULL: there is none. */
 static const char *find_difference(void) {
     bool has_layers = settings.n_layers == 0 || settings.n_layers == keys.streams.n;
-    for (int32_t i = 0; i < settings.n_layers && has_layers; i++) has_layers = settings.layers[i] == keys.streams.layers[i];
+    for (int32_t i = 0; i < settings.n_layers && has_layers; i++)
+        has_layers = settings.layers[i] == keys.streams.layers[i];
     if (!has_layers) return "layers";
     if (settings.n_ff && settings.n_ff != net.layer.n_ff) return "ff";
     if (settings.stream_norm != NOT_GIVEN && settings.stream_norm != stream_norm()) return "stream-norm";

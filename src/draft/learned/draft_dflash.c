@@ -170,7 +170,8 @@ static void read_keys(KeyReader *r, void *user) {
     const char *list = key_named(r,
                                  (const char *const[]){DFLASH_KEY_LAYERS, "target_layer_ids", OLD "target_layer_ids"});
     stream_width_check(r, l->target, DFLASH_KEY_TARGET_WIDTH);
-    stream_list_read(r, l->file.gguf, l->target, list, DFLASH_KEY_LAYERS, strcmp(list, DFLASH_KEY_LAYERS) != 0, &k->streams);
+    stream_list_read(r, l->file.gguf, l->target, list, DFLASH_KEY_LAYERS, strcmp(list, DFLASH_KEY_LAYERS) != 0,
+                     &k->streams);
     k->block = key_int(r, key_named(r, (const char *const[]){DFLASH_KEY_BLOCK, OLD DFLASH_KEY_BLOCK, NULL}), -1, 2,
                        MAX_BLOCK);
     read_mask(r, k);
