@@ -18,7 +18,7 @@
  * Initial values: fc passes the last stream through, Wo and Wdown are zeros, and the norm before W and W itself are the
  * target's. So the drafter first repeats what the target's late layer predicts.
  *
- * Test: test_train_drafters.c by finite differences in double, test_train_unroll.c against the drafter. */
+ * Test: test_train_drafters.c by finite differences in double, test_train_eagle3.c against the drafter. */
 #include "base/mem.h"
 #include "draft/learned/learned_files.h"
 #include "train/nets.h"

@@ -19,6 +19,7 @@
  *                             fc [E(x_{t+s}) ; f^{s-1}_t]        fuses_each_step true
  *                             fc' [E(x_{t+1}) ; f^{s-1}_t]       later_fuses: with an fc of the later layer
  *                             fc [E(x_{t+1}) ; h_t] + v_s        is_parallel: the first step's, and a learned vector
+ *                             made by the caller                 reads_pairs: eagle3_net.c
  *     layer                   x += Wo attention(rope(Wq n), rope(Wk n), Wv n),  n = norm(x), or x without a norm there
  *                             x += Wdown (silu(Wgate m) * (Wup m)),             m = norm(x)
  *
