@@ -1,16 +1,17 @@
 /* eagle3_net.c - the network of `eagle3`, EAGLE-3 (arXiv 2503.01840), as src/draft/learned/draft_eagle3.c runs it:
  *
- *     g_t = fc [s_1 ; s_2 ; s_3]                              residual streams of the target after chosen layers, frozen
+ *     g_t = fc [s_1 ; s_2 ; s_3]                              residual streams of the frozen target after some layers
  *     f^1_t = layer([norm E(x_{t+1}) ; norm g_t], g_t)        q, k and v read the pair, g_t is the residual stream
  *     f^s_t = layer([norm E(x_{t+s}) ; norm f^{s-1}_t], f^{s-1}_t)
  *     distribution of x_{t+s+1} = softmax(W norm f^s_t)
  *     loss of a step = KL(target's distribution || that)
  *
- * The steps after the first are the training-time test of the paper: the layer reads its own outputs, as it does when it
- * drafts. unroll_layer.c runs them as rows of one batch and has the layer; here is what is around it: fc, the norms and
- * the LM head. There is no loss of hidden states, so f is free to hold whatever predicts the tokens best.
+ * The steps after the first are the training-time test of the paper: the layer reads its own outputs, as it does when
+ * it drafts. unroll_layer.c runs them as rows of one batch and has the layer; here is what is around it: fc, the norms
+ * and the LM head. There is no loss of hidden states, so f is free to hold whatever predicts the tokens best.
  *
- * W may have a vocabulary of its own, mostly the tokens that are frequent in the training data (HeadLossOptions.own_of).
+ * W may have a vocabulary of its own, mostly the tokens that are frequent in the training data
+ * (HeadLossOptions.own_of).
  *
  * Variants of published files: a norm of the streams before fc, of all together or of each; a residual stream that
  * begins with norm g_t (keeps_normed); steps that read norm f instead of f (continues_normed).

@@ -238,8 +238,8 @@ void unroll_backward(const UnrollShape *s, real *const *w, real *const *dw, Unro
 
 /* The parts of these passes, for a network with reads_pairs. After unroll_choose_rows it makes x and pair of each step
  * in turn, and unroll_run_step computes f from them. After unroll_begin_back, from the last step to the first,
- * unroll_step_back turns df of a step into a->dx and a->dpair, the derivatives with respect to x and pair; steps without
- * rows are left out. */
+ * unroll_step_back turns df of a step into a->dx and a->dpair, the derivatives with respect to x and pair; steps
+ * without rows are left out. */
 void unroll_choose_rows(const UnrollShape *s, UnrollActs *a, const TrainSequence *seq);
 void unroll_run_step(const UnrollShape *s, real *const *w, UnrollActs *a, int32_t step);
 void unroll_begin_back(const UnrollShape *s, UnrollActs *a);

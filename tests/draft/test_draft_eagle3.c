@@ -394,8 +394,8 @@ static void the_text_is_the_plain_one(void **state) {
     learned_rig_check_lossless(TARGET, "eagle3:file=build/eagle3-2.gguf,tree=static,depth=3,top=4");
 }
 
-/* A drafter of `forerun train --init`, written before it has learned anything, drafts as the file that it began from: its
- * shape, its vocabulary and what is not trained are taken over. */
+/* A drafter of `forerun train --init`, written before it has learned anything, drafts as the file that it began from:
+ * its shape, its vocabulary and what is not trained are taken over. */
 static void training_begins_with_what_the_file_predicts(void **state) {
     (void)state;
     static const char path[] = "build/eagle3-init.gguf";

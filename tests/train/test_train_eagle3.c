@@ -1,6 +1,6 @@
-/* test_train_eagle3.c - the trained layer of eagle3: the drafter that opens the file computes what the network computes,
- * at every step of its own outputs; training lowers the loss; the file is laid out as others publish it; and training
- * goes on from a published file without a change of what it predicts. */
+/* test_train_eagle3.c - the trained layer of eagle3: the drafter that opens the file computes what the network
+ * computes, at every step of its own outputs; training lowers the loss; the file is laid out as others publish it, and
+ * is read again into the parameters that wrote it. */
 #include "learned_rig.h"
 #include "random_model.h"
 
