@@ -133,8 +133,8 @@ typedef struct NetClass {
     /* The file is laid out as others publish drafters of the method, and the network has the shape of the file that it
      * goes on from, so that there are no keys to compare. */
     bool is_published;
-    bool (*keeps)(const void *net,
-                  const char *name); /* Is this a tensor of that file that is not trained? NULL: none */
+    /* Is that the name of a tensor of that file that is not trained but taken over? NULL: there is none. */
+    bool (*keeps)(const void *net, const char *name);
 } NetClass;
 
 /* Elements of the tensor. */
