@@ -44,6 +44,7 @@ static Eagle3Keys keys;
 static Hparams shape;
 static Rope rope;
 static GgufTensor embedding;
+static Arena arena; /* the memory of its vocabulary, embedding and rope factors */
 
 static int parse_layers(void *to, const char *text, fr_error *err) {
     Eagle3Settings *s = to;
@@ -88,18 +89,16 @@ static const Option option_table[] = {
     {.key = NULL},
 };
 
-/* Gives the net a vocabulary of n of the target's tokens, which it uses as long as the program runs. Takes ownership of
- * the tokens. */
-static int set_vocabulary(int32_t *tokens, int32_t n, fr_error *err) {
-    int32_t *own_of = mem_alloc((size_t)net.V * sizeof *own_of);
-    int64_t *map = mem_alloc((size_t)n * sizeof *map);
-    if (!own_of || !map) {
-        mem_free(own_of), mem_free(map), mem_free(tokens);
-        return error_memory(err, "a drafter's vocabulary", (size_t)net.V * sizeof *own_of);
-    }
+/* Gives the net a vocabulary of n of the target's tokens. */
+static int set_vocabulary(const int32_t *tokens, int32_t n, fr_error *err) {
+    int32_t *own_of, *copy;
+    int64_t *map;
+    const ArenaItem items[] = {ARENA_ITEM(&own_of, net.V), ARENA_ITEM(&copy, n), ARENA_ITEM(&map, n)};
+    int status = arena_take(&arena, items, ARENA_COUNT(items), "a drafter's vocabulary", err);
+    if (status) return status;
     for (int32_t i = 0; i < net.V; i++) own_of[i] = -1;
-    for (int32_t i = 0; i < n; i++) own_of[tokens[i]] = i, map[i] = tokens[i];
-    net.tokens = tokens;
+    for (int32_t i = 0; i < n; i++) own_of[tokens[i]] = i, copy[i] = tokens[i], map[i] = tokens[i];
+    net.tokens = copy;
     net.map = map;
     net.loss.own_of = own_of;
     net.loss.n_own = n;
@@ -153,7 +152,10 @@ static int choose_vocabulary(const TrainArgs *a, fr_error *err) {
         return error_set(err, FR_ERR_ARGUMENT, "--hot-tokens=%d must be less than the %d tokens of the target; 0: all",
                          n, net.V);
     int status = hot_tokens_choose(&a->dataset->train, net.V, n, &tokens, err);
-    return status ? status : set_vocabulary(tokens, n, err);
+    if (status) return status;
+    status = set_vocabulary(tokens, n, err);
+    mem_free(tokens);
+    return status;
 }
 
 static int plan_new(const TrainArgs *a, const FrozenTarget *target, fr_error *err) {
@@ -177,17 +179,20 @@ static int plan_new(const TrainArgs *a, const FrozenTarget *target, fr_error *er
 /* ---- a drafter that goes on from a file ---- */
 
 static int read_rope_factors(DrafterFile *f, fr_error *err) {
-    float *factors = NULL;
+    float *factors = NULL, *copy = NULL;
     int32_t n = shape.rope.n_rot / 2;
-    int status = FR_OK;
-    if (drafter_file_has(f, EAGLE3_ROPE_FACTORS))
-        status = drafter_file_vector(f, EAGLE3_ROPE_FACTORS, n, &factors, err);
-    for (int32_t i = 0; factors && !status && i < n; i++)
+    if (!drafter_file_has(f, EAGLE3_ROPE_FACTORS)) return rope_init(&rope, &shape.rope, NULL, err);
+    int status = drafter_file_vector(f, EAGLE3_ROPE_FACTORS, n, &factors, err);
+    for (int32_t i = 0; !status && i < n; i++)
         if (!(factors[i] > 0))
             status = error_set(err, FR_ERR_FORMAT, "%s: tensor %s has a number that is not above 0", gguf_path(f->gguf),
                                EAGLE3_ROPE_FACTORS);
-    net.rope_factors = factors;
-    return status ? status : rope_init(&rope, &shape.rope, factors, err);
+    if (!status) status = arena_take(&arena, (const ArenaItem[]){ARENA_ITEM(&copy, n)}, 1, EAGLE3_ROPE_FACTORS, err);
+    if (!status) memcpy(copy, factors, (size_t)n * sizeof *copy);
+    net.rope_factors = copy;
+    if (!status) status = rope_init(&rope, &shape.rope, factors, err);
+    mem_free(factors);
+    return status;
 }
 
 /* Copies the embedding of a file that has one of its own: as it is for the new file, and as floats for the net. */
@@ -197,12 +202,11 @@ static int read_embedding(DrafterFile *f, fr_error *err) {
     int status = drafter_file_matrix(f, EAGLE3_EMBEDDING, shape.n_embd, net.V, &t, err);
     if (status) return status;
     int64_t n = t->dims[0] * t->dims[1];
-    float *floats = mem_alloc((size_t)n * sizeof *floats);
-    void *copy = mem_alloc(t->bytes);
-    if (!floats || !copy) {
-        mem_free(floats), mem_free(copy);
-        return error_memory(err, EAGLE3_EMBEDDING, t->bytes);
-    }
+    float *floats;
+    char *copy;
+    const ArenaItem items[] = {ARENA_ITEM(&floats, n), ARENA_ITEM(&copy, t->bytes)};
+    status = arena_take(&arena, items, ARENA_COUNT(items), EAGLE3_EMBEDDING, err);
+    if (status) return status;
     blocks_dequantize(t->type, t->data, n, floats);
     memcpy(copy, t->data, t->bytes);
     embedding = *t;
@@ -218,6 +222,7 @@ static int read_shape_of(DrafterFile *f, const Model *target, fr_error *err) {
     if (!status) status = read_rope_factors(f, err);
     if (!status) status = drafter_file_map(f, net.V, &tokens, &n, err);
     if (!status && tokens) status = set_vocabulary(tokens, n, err);
+    mem_free(tokens);
     if (status) return status;
     set_layer(&shape, shape.n_ff);
     net.n_streams = keys.streams.n;
@@ -229,7 +234,7 @@ static int read_shape_of(DrafterFile *f, const Model *target, fr_error *err) {
     net.continues_normed = keys.continues_normed;
     status = read_embedding(f, err);
     bool fits = shape.n_embd == net.n_target || (net.has_own_output && net.embd);
-    if (status || (fits && (net.has_own_output || !tokens))) return status;
+    if (status || (fits && (net.has_own_output || !net.tokens))) return status;
     return error_set(err, FR_ERR_FORMAT, "%s: uses the target's embedding or LM head, which do not fit it",
                      gguf_path(f->gguf));
 }
@@ -293,6 +298,8 @@ static int open_eagle3(Trainer **out, const TrainArgs *a, const Gguf *source, ch
     int status = frozen_open(&target, source, a->data.length, a->n_threads, err);
     if (status) return status;
     const Hparams *h = &target.model->hparams;
+    arena_free(&arena);
+    rope_free(&rope);
     net = (Eagle3Net){.V = h->n_vocab, .n_target = h->n_embd, .loss = settings.drafter.loss};
     keys = (Eagle3Keys){0};
     status = a->init ? plan_init(a, &target, err) : plan_new(a, &target, err);
