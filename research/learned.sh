@@ -15,6 +15,7 @@
 #               chrt -r 1
 #   space       space with a block after each mask, and with masks only, for five minutes of one core each; beside medusa
 #               and eagle
+#   eagle3      eagle3 for MINUTES of processor time, beside an eagle that was trained as long
 #   report      the tables of research/LEARNED.md, as Markdown
 #   plots       its figures, research/plots/learned-*.svg (gnuplot)
 #   curves      held-out accuracy over processor time, from the logs of `drafters`: research/plots/learned-curves.svg
@@ -329,6 +330,15 @@ stage_space() {
   done
 }
 
+stage_eagle3() {
+  [ -e "$OUT/eagle.gguf" ] || train_method eagle
+  train_for "$MINUTES" eagle3 eagle3 0.003
+  for temp in 0 0.7 1; do
+    held_out "eagle3-t$temp" --temp $temp --tree-budget 16 --draft "eagle3:file=$OUT/eagle3.gguf,top=4" \
+      --draft "eagle:file=$OUT/eagle.gguf,top=4"
+  done
+}
+
 stage_widths() {
   local e=eagle:file=$OUT/eagle l=lyanna:file=$OUT/lyanna options="top=4 top=3 top=2 top=3,depth=6" drafts=()
   for o in $options; do drafts+=(--draft "$e.gguf,$o" --draft "$l.gguf,$o"); done
@@ -394,5 +404,5 @@ EOF
   cp "$OUT/redrafter-soft-answers.svg" "$plots/learned-redrafter-loss.svg"
 }
 
-[ $# -gt 0 ] || { sed -n '2,28s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,29s/^# \{0,1\}//p' "$0"; exit 2; }
 for stage in "$@"; do "stage_$stage"; done
