@@ -210,6 +210,38 @@ static void only_what_the_formula_says_is_exchanged(void **state) {
     }
 }
 
+/* Models whose recurrent states are divided, with the heads of each of two ranks. */
+static void recurrent_states_are_divided_by_heads(void **state) {
+    (void)state;
+    int n_models = 0;
+    for (int m = 0; m < n_small_models; m++) {
+        const RandomModel *model = &small_models[m];
+        bool is_mamba = strcmp(model->arch, "mamba2") == 0, is_hybrid = strcmp(model->arch, "granitehybrid") == 0;
+        if (!is_mamba && !is_hybrid && strcmp(model->arch, "qwen35moe") != 0) continue;
+        Gguf *gguf = rig_random_gguf(model);
+        Group g;
+        if (group_open(&g, gguf, 2, -1)) fail_msg("%s", g.ranks[0].err.message);
+        const Comm *comm = g.ranks[0].ranks->comm;
+        RigOptions o = rig_options(N_CTX, 3);
+        Executor *e = rig_executor(g.ranks[0].weights, &o);
+        const CpuStates *s = &((const CpuContext *)(const void *)executor_context(e))->states;
+        const int32_t tokens[3] = {5, 200, 299};
+        float logits[3][N_VOCAB];
+        CommCounts before = comm_counts(comm);
+        assert_int_equal(s->n_heads, model->n_value_heads / 2);
+        rig_append(e, rig_sequence(e), tokens, 3, 3, N_VOCAB, logits[0]);
+        int64_t row = model->n_embd * 4, values = (int64_t)model->n_value_heads * model->delta_dim * 4;
+        if (is_mamba) /* no layer has a feed-forward part */
+            assert_int_equal(comm_counts(comm).n_gather_bytes - before.n_gather_bytes,
+                             3 * (row + model->n_layer * (values + row) + N_VOCAB * 4));
+        rig_executor_close(e);
+        group_close(&g);
+        gguf_close(gguf);
+        n_models++;
+    }
+    assert_int_equal(n_models, 4);
+}
+
 /* The costs that the planner reads are measured with the exchanges in them. Rank 0 has the embedding of the token that is
  * read, and receives nothing in that exchange. */
 static void the_cost_of_a_forward_contains_its_exchanges(void **state) {
@@ -262,6 +294,7 @@ int main(void) {
         cmocka_unit_test(ranks_change_no_bit),
         cmocka_unit_test(packed_weights_change_no_bit),
         cmocka_unit_test(only_what_the_formula_says_is_exchanged),
+        cmocka_unit_test(recurrent_states_are_divided_by_heads),
         cmocka_unit_test(the_cost_of_a_forward_contains_its_exchanges),
         cmocka_unit_test(another_model_is_refused_by_name),
         cmocka_unit_test(another_arithmetic_is_refused_by_name),

@@ -48,10 +48,13 @@ static inline int64_t share_size(Share s) { return s.last - s.first; }
 
 typedef struct CpuLayer {
     const LayerSpec *spec; /* its vectors */
-    Share units;           /* the units of attention of this rank: KV heads, or some heads that share a latent */
+    Share units;           /* of this rank: KV heads, heads that share a latent, or heads of a recurrent state */
     int32_t place; /* among the layers of its kind: in its group of keys and values, or among the recurrent states */
     PackedMatrix *matrices[LAYER_MATRICES]; /* an array if each head or expert has one; NULL: the layer has none */
     float *conv;                            /* [n_conv][channels] of a layer with a recurrent state; NULL: none */
+    /* If the state is divided among ranks: MATRIX_STATE_INPUTS with the tiles that make the values of this rank, where
+     * matrices has those that all ranks compute. */
+    PackedMatrix value_inputs;
 } CpuLayer;
 
 typedef struct CpuWeights {
@@ -158,14 +161,15 @@ struct CpuStates {
     StateShape shape;
     const StateCell *cell;
     int32_t n_layer; /* the number of layers with a state; if it is 0, all pointers below are NULL */
-    float *conv;  /* [n_layer][n_states][n_conv - 1][n_channels] inputs of the last positions; the latest is the last */
-    float *heads; /* [n_layer][n_states][n_heads][head_floats] */
-    float *inputs;          /* [n_layer][max_rows][n_channels] of the rows since executor_forward */
-    float *gates;           /* [n_layer][max_rows][n_gates] the outputs of their products */
-    float *z;               /* [max_rows][n_values] the product z, then what the output projection reads */
-    float *scratch;         /* [n_threads][STATE_LEVELS][head_floats] */
-    float *zeros, *ones;    /* [n_channels], [MODEL_MAX_STATE_DIM] */
-    float *q_gain, *k_gain; /* [MODEL_MAX_STATE_DIM] for DeltaNet */
+    float *conv; /* [n_layer][n_states][n_conv - 1][n_channels] inputs of the last positions; the latest is the last */
+    int64_t first_head, n_heads; /* the heads of this rank */
+    float *heads;                /* [n_layer][n_states][n_heads][head_floats] */
+    float *inputs;               /* [n_layer][max_rows][n_channels] of the rows since executor_forward */
+    float *gates;                /* [n_layer][max_rows][n_gates] the outputs of their products */
+    float *z;                    /* [max_rows][n_values] the product z, then what the output projection reads */
+    float *scratch;              /* [n_threads][STATE_LEVELS][head_floats] */
+    float *zeros, *ones;         /* [n_channels], [MODEL_MAX_STATE_DIM] */
+    float *q_gain, *k_gain;      /* [MODEL_MAX_STATE_DIM] for DeltaNet */
     StateWalk walk;
 };
 
@@ -422,6 +426,12 @@ Share cpu_share(const CpuWeights *w, int64_t n);
  * of which have the shape of m. */
 Share cpu_share_units(const CpuWeights *w, const LayerSpec *l);
 Share cpu_share_tiles(const CpuWeights *w, const LayerSpec *l, LayerMatrix slot, const PackedMatrix *m);
+/* Returns whether the recurrent states of a layer are divided among ranks by heads. */
+bool cpu_divides_state(const CpuWeights *w, const LayerSpec *l);
+/* Returns whether MATRIX_STATE_INPUTS of such a layer has tiles that all ranks compute, and others, which
+ * cpu_share_value_inputs gives, that make the values of a rank. */
+bool cpu_divides_inputs(const CpuWeights *w, const LayerSpec *l);
+Share cpu_share_value_inputs(const CpuWeights *w, const LayerSpec *l, const PackedMatrix *m);
 /* Returns the tokens whose embeddings and logits a rank has. */
 Share cpu_share_tokens(const CpuWeights *w, int rank);
 /* Writes an operation as put_op does, of which this rank computes its share of n_items. */

@@ -54,7 +54,8 @@ static int allocate_kv(CpuContext *c, KvGroup group, fr_error *err) {
     int32_t n_window = model_n_mixers(c->model, MIXER_WINDOW);
     CpuKv *kv = &c->kv[group];
     int64_t n_heads = 0;
-    for (int32_t i = 0; i < h->n_layer; i++) n_heads = max_i64(n_heads, share_size(c->weights->layers[i].units));
+    for (int32_t i = 0; i < h->n_layer; i++)
+        if (!layer_has_state(&c->model->layers[i])) n_heads = max_i64(n_heads, share_size(c->weights->layers[i].units));
     *kv = (CpuKv){.type = c->options.kv_type,
                   .is_latent = h->latent.rank > 0,
                   .n_layer = group == KV_WINDOW ? n_window : model_n_attention(c->model) - n_window,

@@ -23,6 +23,7 @@ typedef struct Packing {
     const void *data;       /* the matrix: all of the tensor, or one of its experts */
     const char *packed;     /* all of its tiles in a file of packed weights, from which they are copied; NULL: none */
     int64_t n_rows;
+    bool is_same_matrix;       /* as the one before it: other tiles of it are packed */
     atomic_bool is_not_finite; /* NaN or infinity was found in it */
 } Packing;
 
@@ -141,6 +142,17 @@ static int will_pack(Loader *l, const GgufTensor *t, int64_t i, const LayerSpec 
     return FR_OK;
 }
 
+/* Lets pack_all fill other tiles of the matrix that was added last, too: *out is the same matrix with these tiles. */
+static int will_pack_more(Loader *l, Share tiles, PackedMatrix *out) {
+    const Packing *last = &l->packings[l->n_packings - 1];
+    Packing *p = &l->packings[l->n_packings++];
+    *out = *last->m;
+    *p = *last;
+    p->m = out, p->tiles = tiles, p->is_same_matrix = true;
+    if (size_add(l->w->block_bytes, own_bytes(p), &l->w->block_bytes)) return FR_OK;
+    return error_memory(l->err, "the weights", SIZE_MAX);
+}
+
 /* Returns the address of what is `bytes` bytes before p, and may not exist: tile 0 of a matrix, or row 0 of a table,
  * whose first tiles or rows belong to other ranks. */
 static void *before(const void *p, size_t bytes) { return (void *)((uintptr_t)p - bytes); }
@@ -189,9 +201,11 @@ static bool map_packed(Loader *l) {
     }
     const char *at = matrices;
     for (int64_t i = 0; i < l->n_packings; i++) {
-        if (w->base.n_ranks) l->packings[i].packed = at;
-        else l->packings[i].m->data = (void *)(uintptr_t)at; /* kernels only read it */
-        at += packed_bytes(l->packings[i].m);
+        Packing *p = &l->packings[i];
+        if (p->is_same_matrix) at -= packed_bytes(p->m);
+        if (w->base.n_ranks) p->packed = at;
+        else p->m->data = (void *)(uintptr_t)at; /* kernels only read it */
+        at += packed_bytes(p->m);
     }
     if (w->base.n_ranks) return false;
     w->embedding = own;
@@ -231,6 +245,8 @@ static int load_matrix(Loader *l, CpuLayer *layer, LayerMatrix m, int64_t i) {
     const LayerSpec *s = layer->spec;
     int status = will_pack(l, s->matrices[m], i, s, m, &layer->matrices[m][i]);
     layer->matrices[m][i].scale = layer_matrix_scale(s, m, i);
+    if (!status && m == MATRIX_STATE_INPUTS && cpu_divides_inputs(l->w, s))
+        status = will_pack_more(l, cpu_share_value_inputs(l->w, s, layer->matrices[m]), &layer->value_inputs);
     return status;
 }
 
@@ -331,7 +347,7 @@ static int open_weights(Weights **out, const Model *model, const WeightsOptions 
     w->base.n_ranks = options->ranks && !target ? comm_size(options->ranks->comm) : 0;
     size_t n_layer = (size_t)model->hparams.n_layer;
     size_t n_matrices = count_matrices(model) + 1; /* the LM head is one more */
-    Loader l = {.w = w, .err = err, .packings = mem_calloc(n_matrices, sizeof *l.packings)};
+    Loader l = {.w = w, .err = err, .packings = mem_calloc(n_matrices + n_layer, sizeof *l.packings)};
     w->layers = mem_calloc(n_layer, sizeof *w->layers);
     w->matrices = mem_calloc(n_matrices, sizeof *w->matrices);
     int status = l.packings && w->layers && w->matrices ? kernels_find(options->kernels, &w->kernels, err)

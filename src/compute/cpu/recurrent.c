@@ -146,18 +146,27 @@ static const StateCell *cell_of(const Model *m) {
     return NULL;
 }
 
+/* Returns the layer whose state has number `place`. */
+static const CpuLayer *layer_with_state(const CpuContext *c, int64_t place) {
+    const CpuLayer *l = c->weights->layers;
+    while (!layer_has_state(l->spec) || l->place != place) l++;
+    return l;
+}
+
 int cpu_states_open(CpuContext *c, fr_error *err) {
     CpuStates *s = &c->states;
     const StateShape *d = &c->model->hparams.state;
     *s = (CpuStates){.shape = *d, .cell = cell_of(c->model), .n_layer = model_n_states(c->model)};
     if (s->n_layer == 0) return FR_OK;
+    Share own = layer_with_state(c, 0)->units;
+    s->first_head = own.first, s->n_heads = share_size(own);
     size_t rows = (size_t)c->options.max_rows, layers = (size_t)s->n_layer, all = layers * (size_t)c->options.n_states,
            channels = (size_t)d->n_channels, head = (size_t)d->head_floats, dim = MODEL_MAX_STATE_DIM;
     const struct {
         float **out;
         size_t n, each;
     } wants[] = {{&s->conv, all * ((size_t)d->n_conv - 1), channels},
-                 {&s->heads, all * (size_t)d->n_heads, head},
+                 {&s->heads, all * (size_t)s->n_heads, head},
                  {&s->inputs, layers * rows, channels},
                  {&s->gates, layers * rows, (size_t)d->n_gates},
                  {&s->z, rows, (size_t)d->n_values},
@@ -193,8 +202,9 @@ static float *conv_of(const CpuContext *c, const CpuLayer *l, int32_t sequence) 
 }
 static float *state_of(const CpuContext *c, const CpuLayer *l, int32_t sequence, int32_t head) {
     const StateShape *d = &c->states.shape;
-    return c->states.heads +
-           row_at(((int64_t)l->place * c->options.n_states + sequence) * d->n_heads + head, d->head_floats);
+    return c->states.heads + row_at(((int64_t)l->place * c->options.n_states + sequence) * c->states.n_heads + head -
+                                        c->states.first_head,
+                                    d->head_floats);
 }
 
 /* ---- the convolution ------------------------------------------------------------------------------------- */
@@ -268,12 +278,12 @@ static void pass_tree(const Op *op, const StateTree *tree, int32_t head, float *
     }
 }
 
-/* The items are the pairs of a tree and a head. */
+/* The items are the pairs of a tree and a head of this rank. */
 static void recurrence(const Op *op, int64_t begin, int64_t end, int i_thread) {
     const CpuStates *s = &op->c->states;
     float *levels = s->scratch + row_at(i_thread * (int64_t)STATE_LEVELS, s->shape.head_floats);
     for (int64_t i = begin; i < end; i++)
-        pass_tree(op, &s->walk.trees[i / s->shape.n_heads], (int32_t)(i % s->shape.n_heads), levels);
+        pass_tree(op, &s->walk.trees[i / s->n_heads], (int32_t)(s->first_head + i % s->n_heads), levels);
 }
 
 static void finish_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
@@ -292,12 +302,21 @@ void state_product_tiles(const Op *op, int k, int64_t begin, int64_t end) {
     cpu_multiply(op->c, p->m, op->c->acts[p->m->act], op->n_rows, p->y, stride, begin, end);
 }
 
-/* Computes tiles [begin, end), counted over all products one after another. */
+/* Returns the tiles of a product that this rank computes (split.c). */
+static Share own_tiles(const CpuContext *c, const CpuLayer *l, const PackedMatrix *m) {
+    if (m == &l->value_inputs) return cpu_share_value_inputs(c->weights, l->spec, m);
+    for (LayerMatrix k = MATRIX_STATE_INPUTS; k <= MATRIX_STATE_MORE_GATES; k++)
+        if (m == l->matrices[k]) return cpu_share_tiles(c->weights, l->spec, k, m);
+    return (Share){0, packed_n_tiles(m)};
+}
+
+/* Computes tiles [begin, end), counted over those that this rank computes of all products one after another. */
 static void product_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
     for (int k = 0; k < op->n_products; k++) {
-        int64_t n = packed_n_tiles(op->products[k].m), first = begin > 0 ? begin : 0, last = end < n ? end : n;
-        if (first < last) state_product_tiles(op, k, first, last);
+        Share own = own_tiles(op->c, op->l, op->products[k].m);
+        int64_t n = share_size(own), first = begin > 0 ? begin : 0, last = end < n ? end : n;
+        if (first < last) state_product_tiles(op, k, own.first + first, own.first + last);
         begin -= n, end -= n;
     }
 }
@@ -317,7 +336,17 @@ static int state_products(CpuContext *c, const CpuLayer *l, Product out[5]) {
     int n = 0;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (l->matrices[all[i].m]) out[n++] = (Product){l->matrices[all[i].m], all[i].y};
+    if (l->value_inputs.data) out[n++] = (Product){&l->value_inputs, inputs_of(c, l, c->rows[0].row)};
     return n;
+}
+
+/* Lets all ranks have the values of all heads, in the form that the next operation reads. */
+static Op *exchange_values(Op *at, Op read) {
+    const CpuStates *s = &read.c->states;
+    const PackedMatrix *o = read.products[0].m;
+    Exchange values = {.rows = s->z, .n_rows = read.c->n_rows, .n = s->shape.n_values, .cut = CUT_HEADS};
+    if (converts_heads(s)) values.rows = read.c->acts[o->act], values.is_acts = true, values.form = o->act;
+    return put_exchange(at, read, FORWARD_ATTENTION, values);
 }
 
 Op *recurrent_ops(CpuContext *c, int32_t layer, Op *at) {
@@ -326,15 +355,18 @@ Op *recurrent_ops(CpuContext *c, int32_t layer, Op *at) {
     int64_t n_tiles = 0;
     Op op = {.c = c, .layer = layer, .l = l, .norm = l->spec->attn_norm};
     op.n_products = state_products(c, l, op.products);
-    for (int k = 0; k < op.n_products; k++) n_tiles += packed_n_tiles(op.products[k].m);
+    for (int k = 0; k < op.n_products; k++) n_tiles += share_size(own_tiles(c, l, op.products[k].m));
     at = put_op(at, op, FORWARD_NORM, norm_rows, c->n_rows, 0);
     at = input_squares_op(c, layer, INPUT_QKV, c->normed, c->model->hparams.n_embd, at);
-    if (s->cell->products)
-        at = put_op(at, op, FORWARD_QKV, s->cell->products, packed_n_tiles(op.products[0].m), c->n_rows);
-    else at = put_op(at, op, FORWARD_QKV, product_tiles, n_tiles, c->n_rows);
+    if (s->cell->products) {
+        Share own = own_tiles(c, l, op.products[0].m);
+        op.first_item = own.first;
+        at = put_op(at, op, FORWARD_QKV, s->cell->products, share_size(own), c->n_rows);
+    } else at = put_op(at, op, FORWARD_QKV, product_tiles, n_tiles, c->n_rows);
     Op read =
         {.c = c, .layer = layer, .l = l, .x = s->z, .n_products = 1, .products = {{l->matrices[MATRIX_O], c->delta}}};
-    at = put_op(at, read, FORWARD_ATTENTION, recurrence, (int64_t)s->walk.n_trees * s->shape.n_heads, 0);
+    at = put_op(at, read, FORWARD_ATTENTION, recurrence, (int64_t)s->walk.n_trees * s->n_heads, 0);
+    if (cpu_divides_state(c->weights, l->spec)) at = exchange_values(at, read);
     if (s->cell->finish_row) at = put_op(at, read, FORWARD_ATTENTION, finish_rows, c->n_rows, 0);
     at = input_squares_op(c, layer, INPUT_STATE_O, s->z, s->shape.n_values, at);
     return s->cell->finish_row || converts_heads(s) ? at
@@ -369,22 +401,15 @@ static void advance_head(const CpuContext *c, const CpuLayer *l, const StateStep
     }
 }
 
-/* Returns the layer whose state has number `place`. */
-static const CpuLayer *layer_with_state(const CpuContext *c, int64_t place) {
-    const CpuLayer *l = c->weights->layers;
-    while (!layer_has_state(l->spec) || l->place != place) l++;
-    return l;
-}
-
 /* The parts are the triples of a step, a layer and a head. */
 static void advance_heads(void *ctx, int i_part, int n_parts, int i_thread) {
     (void)i_thread;
     const Advance *a = ctx;
-    int64_t n_heads = a->c->states.shape.n_heads, n_layers = a->c->states.n_layer, begin, end;
+    int64_t n_heads = a->c->states.n_heads, n_layers = a->c->states.n_layer, begin, end;
     threads_split(a->n_steps * n_layers * n_heads, 1, i_part, n_parts, &begin, &end);
     for (int64_t i = begin; i < end; i++)
         advance_head(a->c, layer_with_state(a->c, i / n_heads % n_layers), &a->steps[i / n_heads / n_layers],
-                     (int32_t)(i % n_heads));
+                     (int32_t)(a->c->states.first_head + i % n_heads));
 }
 
 /* Keeps the inputs of the last positions, the oldest first. Ascending order is safe, because an input moves to an
@@ -403,9 +428,9 @@ void cpu_advance_states(Context *context, const StateStep *steps, int32_t n) {
     const CpuContext *c = (const CpuContext *)context;
     Advance a = {.c = c, .steps = steps, .n_steps = n};
     int64_t most = (int64_t)threads_count(c->threads) * PARTS_PER_THREAD,
-            n_items = (int64_t)n * c->states.n_layer * c->states.shape.n_heads;
-    if (n_items == 0) return;
-    if (c->states.shape.head_floats) threads_run(c->threads, (int)(n_items < most ? n_items : most), advance_heads, &a);
+            n_items = (int64_t)n * c->states.n_layer * c->states.n_heads;
+    if (n_items && c->states.shape.head_floats)
+        threads_run(c->threads, (int)(n_items < most ? n_items : most), advance_heads, &a);
     for (int32_t i = 0; i < n; i++)
         advance_inputs(c, &steps[i]); /* all heads of the layer have read the inputs by now */
 }
@@ -416,7 +441,7 @@ static size_t conv_bytes(const CpuStates *s) {
     return (size_t)(s->shape.n_conv - 1) * (size_t)s->shape.n_channels * sizeof(float);
 }
 static size_t heads_bytes(const CpuStates *s) {
-    return (size_t)s->shape.n_heads * (size_t)s->shape.head_floats * sizeof(float);
+    return (size_t)s->n_heads * (size_t)s->shape.head_floats * sizeof(float);
 }
 
 size_t cpu_state_bytes(const Context *context) {
@@ -431,7 +456,7 @@ void cpu_read_state(Context *context, int32_t state, void *out) {
     for (int32_t place = 0; place < c->states.n_layer; place++, at += n_conv + n_heads) {
         const CpuLayer *l = layer_with_state(c, place);
         memcpy(at, conv_of(c, l, state), n_conv);
-        memcpy(at + n_conv, state_of(c, l, state, 0), n_heads);
+        memcpy(at + n_conv, state_of(c, l, state, (int32_t)c->states.first_head), n_heads);
     }
 }
 
@@ -442,6 +467,6 @@ void cpu_write_state(Context *context, int32_t state, const void *bytes) {
     for (int32_t place = 0; place < c->states.n_layer; place++, at += n_conv + n_heads) {
         const CpuLayer *l = layer_with_state(c, place);
         memcpy(conv_of(c, l, state), at, n_conv);
-        memcpy(state_of(c, l, state, 0), at + n_conv, n_heads);
+        memcpy(state_of(c, l, state, (int32_t)c->states.first_head), at + n_conv, n_heads);
     }
 }

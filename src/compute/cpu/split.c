@@ -11,6 +11,8 @@
  *     stage          divided by                            exchanged after it
  *     q, k, v        KV heads, with their query heads
  *     attention      KV heads                              the inputs of o, as activations where heads are whole blocks
+ *     values of a recurrent state, z, the recurrence
+ *                    heads of the state                    the inputs of o, or of the norm before it
  *     o              tiles of 16 outputs                   x, or what will be added to it after a norm
  *     gate, up       blocks of 32 outputs                  the inputs of down, as activations
  *     down           tiles of 16 outputs                   x, or what will be added to it after a norm
@@ -19,7 +21,10 @@
  *
  * Experts are divided like the dense part: each rank has some outputs of every expert, so that all ranks have equally
  * much to do, whichever experts are chosen. Latent attention is divided by heads, but every rank computes and keeps the
- * latents, which all heads read. Norms, routers and recurrent states are computed by all ranks in full.
+ * latents, which all heads read. So it is with recurrent layers: every rank computes the channels of the convolution that
+ * several heads read (queries and keys of DeltaNet, B and C of Mamba-2) and the gates, and has the states of its own heads
+ * only. Where values are not whole tiles of the product that makes them, which is so in tiny models, every rank computes
+ * the whole layer up to o. Norms and routers are computed by all ranks in full.
  *
  * Example. 32 query heads, 8 KV heads, 3 ranks: the ranks have KV heads 0-1, 2-4 and 5-7. Rank 0 computes query heads
  * 0-7, and it keeps the keys and values of heads 0 and 1 only.
@@ -45,12 +50,32 @@ static int64_t outputs_of_unit(const Hparams *h, const LayerSpec *l) {
     return l->mixer == MIXER_LATENT ? attention_group(h, l) * (h->latent.plain_dim + h->rope.n_rot) : h->head_dim;
 }
 
-/* Returns the units of attention of a rank, whose outputs are whole tiles. */
+/* Returns the channels of the convolution that become the values of the heads of a recurrent state. */
+static Share value_channels(const Hparams *h, const LayerSpec *l) {
+    const DeltaNetShape *d = &l->delta.shape;
+    int64_t first = l->mixer == MIXER_DELTA_NET ? 2 * (int64_t)d->n_key_heads * d->dim : 0;
+    return (Share){first, first + h->state.n_values};
+}
+
+bool cpu_divides_state(const CpuWeights *w, const LayerSpec *l) {
+    const Hparams *h = &w->base.model->hparams;
+    if (!cpu_comm(w) || !layer_has_state(l)) return false;
+    Share s = value_channels(h, l);
+    return s.first % TILE_ROWS == 0 && (s.last % TILE_ROWS == 0 || s.last == h->state.n_channels);
+}
+
+bool cpu_divides_inputs(const CpuWeights *w, const LayerSpec *l) {
+    return cpu_divides_state(w, l) && l->mixer != MIXER_SHORT_CONV;
+}
+
+/* Returns the units of attention, or the heads of a recurrent state, of a rank, whose outputs are whole tiles. */
 static Share units_of_rank(const CpuWeights *w, const LayerSpec *l, int rank) {
     const Hparams *h = &w->base.model->hparams;
-    if (layer_has_state(l)) return (Share){0, 0};
-    int64_t n = layer_n_head(h, l) / attention_group(h, l), each = 1;
-    while (each * outputs_of_unit(h, l) % TILE_ROWS) each++;
+    bool has_state = layer_has_state(l);
+    if (has_state && !cpu_divides_state(w, l)) return (Share){0, h->state.n_heads};
+    int64_t n = has_state ? h->state.n_heads : layer_n_head(h, l) / attention_group(h, l),
+            outputs = has_state ? h->state.head_dim : outputs_of_unit(h, l), each = 1;
+    while (each * outputs % TILE_ROWS) each++;
     Share s = cpu_share_of(w, rank, (n + each - 1) / each);
     return (Share){min_i64(s.first * each, n), min_i64(s.last * each, n)};
 }
@@ -63,6 +88,25 @@ static Share tiles_of_units(const CpuWeights *w, const LayerSpec *l, int64_t n) 
     return (Share){units.first * n / TILE_ROWS, (units.last * n + TILE_ROWS - 1) / TILE_ROWS};
 }
 
+/* Returns the tiles of a product of a recurrent layer, whose outputs from `first` on are values of its heads, that make
+ * those of this rank. */
+static Share tiles_of_values(const CpuWeights *w, const LayerSpec *l, int64_t first, const PackedMatrix *m) {
+    Share tiles = tiles_of_units(w, l, w->base.model->hparams.state.head_dim);
+    int64_t before = first / TILE_ROWS, n = packed_n_tiles(m);
+    return (Share){min_i64(before + tiles.first, n), min_i64(before + tiles.last, n)};
+}
+
+Share cpu_share_value_inputs(const CpuWeights *w, const LayerSpec *l, const PackedMatrix *m) {
+    return tiles_of_values(w, l, value_channels(&w->base.model->hparams, l).first, m);
+}
+
+/* Returns the tiles of the inputs of a convolution that every rank computes. */
+static Share shared_inputs(const CpuWeights *w, const LayerSpec *l, int64_t n) {
+    Share values = value_channels(&w->base.model->hparams, l);
+    if (values.first) return (Share){0, values.first / TILE_ROWS};
+    return (Share){(values.last + TILE_ROWS - 1) / TILE_ROWS, n};
+}
+
 Share cpu_share_tiles(const CpuWeights *w, const LayerSpec *l, LayerMatrix slot, const PackedMatrix *m) {
     const Hparams *h = &w->base.model->hparams;
     int64_t n = packed_n_tiles(m), each = ACT_BLOCK / TILE_ROWS;
@@ -72,6 +116,11 @@ Share cpu_share_tiles(const CpuWeights *w, const LayerSpec *l, LayerMatrix slot,
         return tiles_of_units(w, l, attention_group(h, l) * h->head_dim * (l->gates_output ? 2 : 1));
     case MATRIX_K:
     case MATRIX_V: return tiles_of_units(w, l, h->head_dim);
+    case MATRIX_STATE_INPUTS:
+        if (cpu_divides_inputs(w, l)) return shared_inputs(w, l, n);
+        return cpu_divides_state(w, l) ? tiles_of_values(w, l, 0, m) : (Share){0, n};
+    case MATRIX_STATE_FACTOR:
+    case MATRIX_STATE_Z: return cpu_divides_state(w, l) ? tiles_of_values(w, l, 0, m) : (Share){0, n};
     case MATRIX_O:
     case MATRIX_DOWN:
     case MATRIX_SHARED_DOWN:
@@ -126,6 +175,8 @@ static int64_t first_value(const Op *op, int rank) {
     const Hparams *h = &op->c->model->hparams;
     const LayerSpec *l = op->l->spec;
     int64_t n = op->exchange.n, each = op->exchange.cut == CUT_TILES ? TILE_ROWS : ACT_BLOCK;
+    if (op->exchange.cut == CUT_HEADS && layer_has_state(l))
+        return min_i64(n, units_of_rank(w, l, rank).first * h->state.head_dim);
     if (op->exchange.cut == CUT_HEADS)
         return units_of_rank(w, l, rank).first * attention_group(h, l) *
                (h->latent.rank ? h->latent.value_dim : h->head_dim);
