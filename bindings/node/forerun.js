@@ -88,7 +88,7 @@ struct('fr_request_options', {
     ignore_eos: 'int', prediction: 'const int32_t *', n_prediction: 'int64_t', grammar: 'void *',
     grammar_after: 'const char *', grammar_opening: 'const char *', want_logprobs: 'int', n_top_logprobs: 'int',
     want_embedding: 'int', on_token: 'fr_on_token *', user: 'void *', reasoning_end: 'const char *',
-    reasoning_opening: 'const char *', max_reasoning: 'int64_t',
+    reasoning_opening: 'const char *', max_reasoning: 'int64_t', no_logits_hash: 'int64_t',
 });
 struct('fr_counter', { name: string(48), drafted: 'int64_t', accepted: 'int64_t' });
 struct('fr_stats', {

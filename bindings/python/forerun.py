@@ -220,6 +220,7 @@ class fr_request_options(_Sized):
         ("reasoning_end", c_char_p),
         ("reasoning_opening", c_char_p),
         ("max_reasoning", c_int64),
+        ("no_logits_hash", c_int64),
     ]
 
 

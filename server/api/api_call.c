@@ -315,7 +315,8 @@ static bool make_choice(ApiCall *call, int i) {
                                   .reasoning_end = plan->reasoning_end,
                                   .reasoning_opening = plan->reasoning_opening,
                                   .max_reasoning = plan->max_reasoning,
-                                  .want_embedding = plan->wants_embeddings};
+                                  .want_embedding = plan->wants_embeddings,
+                                  .no_logits_hash = 1};
     options.sampling.seed += (uint64_t)(i % plan->n);
     Choice *c = &call->choices[i];
     *c = (Choice){.call = call, .index = i, .text.max_bytes = TEXT_MAX};

@@ -151,6 +151,7 @@ typedef struct RowPlace {
                                * a block sees the whole block in the place of its path */
     RowSlots slots[KV_GROUPS];
     int32_t i_logits, i_hidden; /* its place among the results, or -1: not wanted */
+    bool only_best;             /* only its greatest logit is read (Row.only_best) */
 } RowPlace;
 
 /* Recurrent state `to` becomes state `from`, which has taken in `length` tokens (0: it is all zeros), moved on by

@@ -237,6 +237,7 @@ static int place_rows(Executor *e, const Row *rows, int32_t n_before, int32_t n_
                                 .n_path = n_path,
                                 .slots = {slots[KV_ALL], slots[e->sequences.n_tables - 1]},
                                 .i_logits = r->want_logits ? e->n_logits++ : -1,
+                                .only_best = r->only_best,
                                 .i_hidden = r->want_logits || r->want_hidden ? e->n_hidden++ : -1};
     }
     return FR_OK;

@@ -97,6 +97,9 @@ typedef struct DrafterClass {
     /* The method learns from the target's hidden states, and has observe_prompt. The engine then runs at least one
      * token of each prompt through the target, even if another request has already computed the keys of all of it. */
     bool needs_hidden;
+    /* The method reads the target's rows of logits (VerifiedTree.logits). Otherwise a row may have the right number for
+     * its greatest logit only. */
+    bool needs_logits;
     /* Optional: the names of the tags 1, 2, 3 that its nodes may have (tree.h), ending with NULL. The engine counts the
      * drafted and the accepted nodes with each tag (fr_draft_stats.counters). */
     const char *const *tags;

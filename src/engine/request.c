@@ -186,6 +186,17 @@ static uint64_t noise_key(const fr_request_options *o) {
     return hash64(o->prompt, (size_t)o->n_prompt * sizeof *o->prompt, o->sampling.seed);
 }
 
+/* Returns whether only the greatest logit of a row decides, or shows, anything of the request. */
+static bool needs_only_best(const fr_request *r) {
+    const SamplingOptions *s = &r->sampling;
+    bool is_greedy = s->temperature == 0 && s->n_bias == 0 && s->repeat_penalty == 1 && s->frequency_penalty == 0 &&
+                     s->presence_penalty == 0;
+    for (int i = 0; i < r->options.n_drafts; i++)
+        if (r->drafts[i].shared->drafter->class->needs_logits) return false;
+    return is_greedy && r->options.no_logits_hash && r->rule == verify_rules()[0] && !r->options.grammar &&
+           !r->options.want_logprobs && r->options.n_top_logprobs == 0;
+}
+
 static int open_request(fr_request *r, const fr_request_options *o, fr_error *err) {
     fr_engine *e = r->engine;
     int status = copy_inputs(r, o, err);
@@ -200,6 +211,7 @@ static int open_request(fr_request *r, const fr_request_options *o, fr_error *er
         status = error_memory(err, "the distributions of a request", sizeof *r->dists);
     if (r->dists) r->dists->only_points = !r->rule->takes_any_tree || r->options.n_drafts > 1;
     if (r->dists) r->dists->whole_groups = r->rule->looks_ahead;
+    if (!status) r->only_best = needs_only_best(r);
     return status ? status : request_queue_reserve(r, err);
 }
 

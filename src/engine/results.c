@@ -144,7 +144,7 @@ void score_tokens(fr_request *r, const Sampler *sampler) {
     for (int32_t i = 0; i <= v->n_path; i++) {
         const float *logits = rows[i ? v->path[i - 1] : 0];
         int32_t token = i < v->n_path ? r->tree.nodes[v->path[i]].token : v->next_token;
-        hash = hash64(logits, (size_t)n_vocab * sizeof *logits, hash);
+        if (!r->options.no_logits_hash) hash = hash64(logits, (size_t)n_vocab * sizeof *logits, hash);
         r->verdict.scores[i] = (TokenScore){.logprob = NAN, .logits_hash = hash};
         if (!r->options.want_logprobs && n_top == 0) continue;
         LogSoftmax l = sampler_log_softmax(sampler, logits);

@@ -65,7 +65,8 @@ static void pack_tree(fr_request *r) {
         rows[i] = (Row){.token = r->tree.nodes[i].token,
                         .sequence = r->sequence,
                         .parent = i ? r->first_row + r->tree.nodes[i].parent : -1,
-                        .want_logits = true};
+                        .want_logits = true,
+                        .only_best = r->only_best};
     r->n_step_rows += request_drafts_add_rows(r, n - r->tree.n, rows + r->tree.n);
     e->step.n_rows = r->first_row + r->n_step_rows;
 }

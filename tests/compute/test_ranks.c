@@ -3,9 +3,11 @@
  * The ranks are threads here; tests/lossless/test_ranks_text.c starts processes. */
 #include "testing.h"
 
+#include "base/row_kernels.h"
 #include "compute/cost.h"
 #include "compute/cpu/cpu.h"
 #include "compute/ranks/ranks.h"
+#include "model_patch.h"
 #include "model_rig.h"
 
 #include <math.h>
@@ -210,6 +212,68 @@ static void only_what_the_formula_says_is_exchanged(void **state) {
     }
 }
 
+/* Runs rows of which only the greatest logit is wanted, or whole rows. Returns the bytes that were gathered, if there
+ * are several ranks. */
+static int64_t run_rows(const Weights *w, const Comm *comm, bool only_best, float out[3][N_VOCAB]) {
+    RigOptions o = rig_options(N_CTX, 3);
+    Executor *e = rig_executor(w, &o);
+    const int32_t tokens[3] = {5, 200, 299}, s = rig_sequence(e);
+    Row rows[3];
+    fr_error err;
+    for (int i = 0; i < 3; i++)
+        rows[i] = (Row){.token = tokens[i], .sequence = s, .parent = i - 1, .want_logits = true, .only_best = only_best};
+    int64_t before = comm ? comm_counts(comm).n_gather_bytes : 0;
+    if (executor_reserve(e, s, 3, &err) || executor_forward(e, rows, 3, &err)) fail_msg("%s", err.message);
+    int64_t after = comm ? comm_counts(comm).n_gather_bytes : 0;
+    for (int i = 0; i < 3; i++) memcpy(out[i], executor_logits(e, i), sizeof out[i]);
+    rig_executor_close(e);
+    return after - before;
+}
+
+/* Fills the LM head of a model with one number, so that all logits of a row are equal, or are not finite. */
+static void fill_head(const char *path, float x) {
+    ModelPatch p;
+    model_patch_open(&p, path);
+    float *head = model_patch_tensor(&p, "output.weight");
+    for (int64_t i = 0; i < (int64_t)small_models[0].n_embd * N_VOCAB; i++) head[i] = x;
+    model_patch_write(&p, path);
+    model_patch_close(&p);
+}
+
+static void the_best_token_is_found_without_exchanging_logits(void **state) {
+    (void)state;
+    enum { AS_IS, TIES, INFINITE, N_CASES, N_RANKS = 3 };
+    static float whole[3][N_VOCAB], best[3][N_VOCAB];
+    const RowKernels *kernels = &row_kernels_plain;
+    char path[] = "build/test_ranks_best.XXXXXX";
+    rig_write_random(&small_models[0], path);
+    for (int k = 0; k < N_CASES; k++) {
+        if (k != AS_IS) fill_head(path, k == TIES ? 0 : 3e38f);
+        Gguf *gguf = rig_gguf(path);
+        Weights *w = rig_weights_in(&backend_cpu, gguf);
+        Group g;
+        run_rows(w, NULL, false, whole);
+        rig_weights_close(w);
+        if (group_open(&g, gguf, N_RANKS, -1)) fail_msg("%s", g.ranks[0].err.message);
+        const Comm *comm = g.ranks[0].ranks->comm;
+        int64_t all_bytes = run_rows(g.ranks[0].weights, comm, false, best),
+                best_bytes = run_rows(g.ranks[0].weights, comm, true, best);
+        assert_int_equal(all_bytes - best_bytes, 3 * (N_VOCAB * 4 - N_RANKS * 8));
+        for (int i = 0; i < 3; i++) {
+            assert_true(kernels->is_finite(whole[i], N_VOCAB) == (k != INFINITE));
+            assert_true(kernels->is_finite(best[i], N_VOCAB) == (k != INFINITE));
+            if (k == INFINITE) continue;
+            int32_t token = kernels->argmax(whole[i], N_VOCAB);
+            assert_true(k == AS_IS || token == 0);
+            assert_int_equal(kernels->argmax(best[i], N_VOCAB), token);
+            assert_memory_equal(&best[i][token], &whole[i][token], sizeof(float));
+        }
+        group_close(&g);
+        gguf_close(gguf);
+    }
+    unlink(path);
+}
+
 /* Models whose recurrent states are divided, with the heads of each of two ranks. */
 static void recurrent_states_are_divided_by_heads(void **state) {
     (void)state;
@@ -294,6 +358,7 @@ int main(void) {
         cmocka_unit_test(ranks_change_no_bit),
         cmocka_unit_test(packed_weights_change_no_bit),
         cmocka_unit_test(only_what_the_formula_says_is_exchanged),
+        cmocka_unit_test(the_best_token_is_found_without_exchanging_logits),
         cmocka_unit_test(recurrent_states_are_divided_by_heads),
         cmocka_unit_test(the_cost_of_a_forward_contains_its_exchanges),
         cmocka_unit_test(another_model_is_refused_by_name),

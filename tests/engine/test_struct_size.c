@@ -228,7 +228,7 @@ static void the_header_has_the_version_of_the_makefile(void **state) {
 ENDS_WITH(fr_model_options, n_ranks);
 ENDS_WITH(fr_chat_options, variables);
 ENDS_WITH(fr_engine_options, max_gap_s);
-ENDS_WITH(fr_request_options, max_reasoning);
+ENDS_WITH(fr_request_options, no_logits_hash);
 
 int main(void) {
     const struct CMUnitTest tests[] = {

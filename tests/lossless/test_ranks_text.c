@@ -80,6 +80,47 @@ static void processes_change_no_text(void **state) {
     check_target(ALL_DRAFTERS_NEXTN, mtp);
 }
 
+/* Returns the bytes that processes have exchanged for a greedy text, which must be that of one process. */
+static int64_t exchanged_by(const fr_model *divided, const Stream *plain, const char *const *draft, bool no_hash) {
+    static Stream got;
+    int32_t prompt[N_PROMPT];
+    fr_engine *e = open_engine(divided);
+    fr_request_options o = request_of(prompt, draft);
+    fr_engine_stats before = {.struct_size = sizeof before}, after = before;
+    o.no_logits_hash = no_hash;
+    fr_engine_get_stats(e, &before);
+    rig_run_request(e, &o, &got);
+    fr_engine_get_stats(e, &after);
+    fr_engine_close(e);
+    assert_int_equal(got.n, plain->n);
+    assert_memory_equal(got.tokens, plain->tokens, (size_t)got.n * sizeof *got.tokens);
+    assert_true((got.stats.logits_hash == 0) == no_hash);
+    return after.exchanged_bytes - before.exchanged_bytes;
+}
+
+/* A draft that reads logits gets whole rows. */
+static void without_a_hash_only_best_tokens_are_exchanged(void **state) {
+    (void)state;
+    static Stream plain;
+    const char *const drafts[] = {"none", "ngram-trie", "recycling"}, *none = NULL;
+    int32_t prompt[N_PROMPT];
+    all_drafters_write_files();
+    fr_model *whole = open_divided(ALL_DRAFTERS_TARGET, 1), *divided = open_divided(ALL_DRAFTERS_TARGET, 2);
+    fr_engine *e = open_engine(whole);
+    fr_request_options o = request_of(prompt, &none);
+    rig_run_request(e, &o, &plain);
+    fr_engine_close(e);
+    for (int i = 0; i < 3; i++) {
+        int64_t all = exchanged_by(divided, &plain, &drafts[i], false),
+                best = exchanged_by(divided, &plain, &drafts[i], true);
+        print_message("%s: %lld bytes, %lld without a hash\n", drafts[i], (long long)all, (long long)best);
+        if (i == 2) assert_int_equal(all, best);
+        else assert_true(all - best >= N_TOKENS / 2 * ALL_DRAFTERS_VOCAB * 4);
+    }
+    fr_model_close(whole);
+    fr_model_close(divided);
+}
+
 /* Returns the processes that this one has started, the latest last. */
 static int find_children(pid_t out[8]) {
     char path[64], line[256] = "";
@@ -144,6 +185,7 @@ static void a_wrong_file_is_refused_once(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(processes_change_no_text),
+        cmocka_unit_test(without_a_hash_only_best_tokens_are_exchanged),
         cmocka_unit_test(a_process_that_fails_ends_the_group),
         cmocka_unit_test(a_wrong_file_is_refused_once),
     };

@@ -42,7 +42,9 @@ static void exchange_embeddings(const Op *op, int64_t begin, int64_t end, int i_
 
 static void exchange_logits(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)begin, (void)end, (void)i_thread;
-    cpu_exchange_logits(op->c->weights, op->c->logits, op->n_rows);
+    CpuContext *c = op->c;
+    if (c->only_best) cpu_exchange_best(c->weights, c->base.device->rows, c->logits, op->n_rows);
+    else cpu_exchange_logits(c->weights, c->logits, op->n_rows);
 }
 
 /* Computes the final norm of the rows whose logits or hidden state are wanted. */
@@ -140,10 +142,12 @@ static void write_stages(CpuContext *c, int n) {
 /* Counts the rows whose logits are wanted, and the most keys that a row sees. */
 static void count_rows(CpuContext *c) {
     c->longest = c->n_logits = 0;
+    c->only_best = c->model->hparams.n_vocab > 1;
     for (int32_t i = 0; i < c->n_rows; i++) {
         const RowPlace *r = &c->rows[i];
         if (r->n_prefix + r->n_path > c->longest) c->longest = r->n_prefix + r->n_path;
         if (r->i_logits >= c->n_logits) c->n_logits = r->i_logits + 1;
+        if (r->i_logits >= 0 && !r->only_best) c->only_best = false;
     }
 }
 

@@ -17,7 +17,7 @@
  *     gate, up       blocks of 32 outputs                  the inputs of down, as activations
  *     down           tiles of 16 outputs                   x, or what will be added to it after a norm
  *     embeddings     tokens                                rows of x
- *     LM head        tokens                                logits, to rank 0 only
+ *     LM head        tokens                                logits, or the best token of each rank, to rank 0 only
  *
  * Experts are divided like the dense part: each rank has some outputs of every expert, so that all ranks have equally
  * much to do, whichever experts are chosen. Latent attention is divided by heads, but every rank computes and keeps the
@@ -36,6 +36,10 @@
  * the logits. Proof: tests/compute/test_ranks.c. */
 #include "compute/cpu/cpu.h"
 #include "base/mem.h"
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
 
 Share cpu_share_of(const CpuWeights *w, int rank, int64_t n) {
     int64_t n_ranks = cpu_comm(w) ? comm_size(cpu_comm(w)) : 1;
@@ -212,6 +216,60 @@ void cpu_exchange_logits(const CpuWeights *w, float *logits, int64_t n_rows) {
     for (int i = 0; i < n_ranks; i++) d.edges[i] = (size_t)cpu_share_tokens(w, i).first * sizeof *logits;
     d.edges[n_ranks] = d.row_bytes;
     exchange_rows(cpu_comm(w), &d, n_rows, false);
+}
+
+/* The greatest logit of a row among those of a rank, of equal ones the first; NaN if one of them is not finite. */
+typedef struct Best {
+    float logit;
+    int32_t token;
+} Best;
+
+static Best find_best(const RowKernels *kernels, const float *row, Share own) {
+    int32_t n = (int32_t)share_size(own), i = kernels->argmax(row + own.first, n);
+    bool is_finite = kernels->is_finite(row + own.first, n);
+    return (Best){is_finite ? row[own.first + i] : NAN, (int32_t)own.first + (is_finite ? i : 0)};
+}
+
+/* Returns where a Best is kept until all have arrived: in the row, at the first token of its rank, whose logits have
+ * been read by then. If that is the last token of all, it is kept one place before. */
+static char *place_of_best(const void *ctx, int rank, int64_t i) {
+    const DividedRows *d = ctx;
+    size_t last = d->row_bytes - sizeof(Best), at = d->edges[rank];
+    return d->rows + (size_t)i * d->row_bytes + (at < last ? at : last);
+}
+
+/* Replaces the parts of a row by its greatest logit. */
+static void keep_best(const CpuWeights *w, const DividedRows *d, int64_t i) {
+    float *row = (float *)(void *)(d->rows + (size_t)i * d->row_bytes);
+    Best best = {.token = -1};
+    for (int rank = 0; rank < comm_size(cpu_comm(w)); rank++) {
+        Best other;
+        if (share_size(cpu_share_tokens(w, rank)) == 0) continue;
+        memcpy(&other, place_of_best(d, rank, i), sizeof other);
+        if (best.token < 0 || isnan(other.logit) || other.logit > best.logit) best = other;
+        if (isnan(best.logit)) break;
+    }
+    for (int32_t k = 0; k < w->base.model->hparams.n_vocab; k++) row[k] = -FLT_MAX;
+    row[best.token] = best.logit;
+}
+
+void cpu_exchange_best(const CpuWeights *w, const RowKernels *kernels, float *logits, int64_t n_rows) {
+    int n_ranks = comm_size(cpu_comm(w)), own = cpu_rank(w);
+    CommPart parts[COMM_MAX_RANKS];
+    DividedRows d = {.rows = (char *)logits, .row_bytes = (size_t)w->base.model->hparams.n_vocab * sizeof *logits};
+    for (int i = 0; i < n_ranks; i++) {
+        Share tokens = cpu_share_tokens(w, i);
+        d.edges[i] = (size_t)tokens.first * sizeof *logits;
+        parts[i] = (CommPart){share_size(tokens) ? n_rows : 0, sizeof(Best)};
+    }
+    for (int64_t i = 0; i < parts[own].n; i++) {
+        Best best = find_best(kernels, logits + row_at(i, w->base.model->hparams.n_vocab), cpu_share_tokens(w, own));
+        memcpy(place_of_best(&d, own, i), &best, sizeof best);
+    }
+    comm_gather(cpu_comm(w), parts, place_of_best, &d, false);
+    if (own > 0 || comm_check(cpu_comm(w), NULL))
+        return; /* what was to be received is undefined if the group has ended */
+    for (int64_t i = 0; i < n_rows; i++) keep_best(w, &d, i);
 }
 
 /* The place of a row among those of a rank. */

@@ -424,4 +424,5 @@ const DrafterClass draft_lyanna_class = {
     .observe = observe,
     .propose = propose,
     .end = end,
+    .needs_logits = true,
 };

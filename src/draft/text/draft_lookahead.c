@@ -341,4 +341,5 @@ const DrafterClass draft_lookahead_class = {
     .observe = observe,
     .propose = propose,
     .end = end,
+    .needs_logits = true,
 };

@@ -455,4 +455,5 @@ const DrafterClass draft_recycling_class = {
     .observe = observe,
     .propose = propose,
     .end = end,
+    .needs_logits = true,
 };
