@@ -6,6 +6,9 @@
 
 #include <string.h>
 
+#define LOGITS_ROW(t, s, p) \
+    { .token = (t), .sequence = (s), .parent = (p), .want_logits = true }
+
 static void impossible_batches_are_refused(void **state) {
     (void)state;
     const RandomModel shape =
@@ -24,19 +27,17 @@ static void impossible_batches_are_refused(void **state) {
         int32_t n;
         const char *why;
     } cases[] = {
-        {{{1, s, -1, false, true, false, NULL}}, 0, "a batch of 0 rows"},
-        {{{1, s, -1, false, true, false, NULL}}, 5, "a batch of 5 rows"},
-        {{{-1, s, -1, false, true, false, NULL}}, 1, "token -1"},
-        {{{61, s, -1, false, true, false, NULL}}, 1, "token 61"},
-        {{{1, -1, -1, false, true, false, NULL}}, 1, "sequence -1"},
-        {{{1, 2, -1, false, true, false, NULL}}, 1, "sequence 2"}, /* not open */
-        {{{1, 3, -1, false, true, false, NULL}}, 1, "sequence 3"},
-        {{{1, s, 0, false, true, false, NULL}}, 1, "parent 0"},
-        {{{1, s, -2, false, true, false, NULL}}, 1, "parent -2"},
-        {{{1, s, -1, false, true, false, NULL}, {1, t, 0, false, true, false, NULL}}, 2, "row 1 of a batch of 2"},
-        {{{1, s, -1, false, true, false, NULL},
-          {1, s, 0, false, true, false, NULL},
-          {1, s, 1, false, true, false, NULL}},
+        {{LOGITS_ROW(1, s, -1)}, 0, "a batch of 0 rows"},
+        {{LOGITS_ROW(1, s, -1)}, 5, "a batch of 5 rows"},
+        {{LOGITS_ROW(-1, s, -1)}, 1, "token -1"},
+        {{LOGITS_ROW(61, s, -1)}, 1, "token 61"},
+        {{LOGITS_ROW(1, -1, -1)}, 1, "sequence -1"},
+        {{LOGITS_ROW(1, 2, -1)}, 1, "sequence 2"}, /* not open */
+        {{LOGITS_ROW(1, 3, -1)}, 1, "sequence 3"},
+        {{LOGITS_ROW(1, s, 0)}, 1, "parent 0"},
+        {{LOGITS_ROW(1, s, -2)}, 1, "parent -2"},
+        {{LOGITS_ROW(1, s, -1), LOGITS_ROW(1, t, 0)}, 2, "row 1 of a batch of 2"},
+        {{LOGITS_ROW(1, s, -1), LOGITS_ROW(1, s, 0), LOGITS_ROW(1, s, 1)},
          3,
          "more rows in the batch than the 2 reserved"},
     };
@@ -48,11 +49,9 @@ static void impossible_batches_are_refused(void **state) {
     }
     assert_int_equal(executor_reserve(e, s, 17, &err), FR_ERR_CONTEXT);
     assert_int_equal(executor_sequence_length(e, s), 0);
-    Row good[2] = {{1, s, -1, false, true, false, NULL}, {2, t, -1, false, true, false, NULL}};
+    Row good[2] = {LOGITS_ROW(1, s, -1), LOGITS_ROW(2, t, -1)};
     assert_int_equal(executor_forward(e, good, 2, &err), FR_OK); /* refusals left everything usable */
-    Row below[3] = {{1, t, 0, false, true, false, NULL},
-                    {1, s, 0, false, true, false, NULL},
-                    {1, t, 1, false, true, false, NULL}};
+    Row below[3] = {LOGITS_ROW(1, t, 0), LOGITS_ROW(1, s, 0), LOGITS_ROW(1, t, 1)};
     assert_int_equal(executor_extend(e, below, 1, &err), FR_ERR_ARGUMENT); /* a parent of another sequence */
     assert_int_equal(executor_forward(e, good, 2, &err), FR_OK);
     assert_int_equal(executor_extend(e, below, 3, &err), FR_ERR_ARGUMENT); /* more rows than fit */

@@ -651,7 +651,8 @@ static void run_without_memory(const RandomModel *of) {
     RigOptions o = rig_options(32, 4);
     Executor *e = rig_executor(m, &o);
     int32_t s = rig_sequence(e);
-    Row rows[2] = {{1, s, -1, false, true, false, NULL}, {2, s, 0, false, true, false, NULL}};
+    Row rows[2] = {{.token = 1, .sequence = s, .parent = -1, .want_logits = true},
+                   {.token = 2, .sequence = s, .parent = 0, .want_logits = true}};
     allocations.n_live = 0, allocations.counting = true;
     for (int i = 0; i < 3; i++) {
         allocations.fail_at = 1;
