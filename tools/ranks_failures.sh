@@ -1,8 +1,8 @@
 #!/bin/bash
 # tools/ranks_failures.sh [ROUNDS [PROGRAM]]: lets ranks fail at random, and checks that the group ends as it should.
 #
-# Each round starts a text or a server with three ranks (RANKS), by --ranks or by mpirun, kills or stops one at random in prefill, in
-# decoding or while the server is idle, and checks that within two seconds the other ranks have ended and one sentence names the
+# Each round starts a text or a server with three ranks (RANKS), by --ranks or by mpirun, kills or stops one at random while it starts, in
+# prefill, in decoding or while the server is idle, and checks that within two seconds the other ranks have ended and one sentence names the
 # rank. After a rank is killed, mpirun itself may be the first to notice and print the sentence. mpirun needs up to a second more to
 # end.
 rounds=${1:-50}
@@ -36,11 +36,11 @@ is_running() { [ -e "/proc/$1" ] && ! grep -q '^State:.Z' "/proc/$1/status" 2>/d
 one_round() {
   launcher=$(pick fork mpi)
   signal=$(pick KILL STOP)
-  moment=$(pick prefill decoding idle)
+  moment=$(pick start prefill decoding idle)
   victim=$((RANDOM % ranks))
   what="$launcher, SIG$signal to rank $victim, $moment"
   case $moment in
-    prefill)  args="run -m $model --draft none -t 1 -f $folder/long.txt -n 10 -c 60000" ;;
+    start | prefill) args="run -m $model --draft none -t 1 -f $folder/long.txt -n 10 -c 60000" ;;
     decoding) args="run -m $model --draft none -t 1 -n 50000 -c 60000 --ignore-eos -p Once" ;;
     idle)     args="serve -m $model --draft none -t 1 --port 0" ;;
   esac
@@ -48,15 +48,19 @@ one_round() {
   $start > "$folder/out" 2> "$folder/err" < /dev/null &
   command=$!
   for i in $(seq 100); do # until all ranks have started and the command is at its work
-    sleep 0.1
+    sleep $([ $moment = start ] && echo 0.01 || echo 0.1)
     pids=($(list_ranks $command))
     [ ${#pids[@]} = $ranks ] || continue
+    if [ $moment = start ]; then # over MPI, until the rank counts beats, which the others watch while all join
+      [ $launcher = fork ] || [ "$i" -gt 20 ] || grep -qs /forerun-ranks- "/proc/${pids[$victim]}/maps" || continue
+      break
+    fi
     [ $moment = idle ] && ! grep -q 'http://' "$folder/err" && continue
     [ $moment = decoding ] && ! [ -s "$folder/out" ] && continue
     [ $moment = prefill ] && [ "$i" -lt 12 ] && continue
     break
   done
-  sleep 0.$((RANDOM % 9))
+  [ $moment = start ] || sleep 0.$((RANDOM % 9))
   others=()
   for i in $(seq 0 $((ranks - 1))); do [ "$i" = $victim ] || others+=("${pids[$i]}"); done
   start_ms=$(now_ms)

@@ -67,6 +67,36 @@ static void processes_of_mpirun_give_the_same_logits(void **state) {
     unlink(path);
 }
 
+/* Stops a process that has begun to join the others, which is when it maps the memory in which ranks that join count
+ * beats. The others wait in MPI_Init then. */
+static void a_rank_that_is_stopped_while_ranks_join_is_named(void **state) {
+    (void)state;
+    static const char script[] = MPIRUN RUN
+        " > %s/join.txt 2>&1 </dev/null & m=$!; "
+        "for i in $(seq 2000); do "
+        "  for p in $(pgrep -P $(pgrep -P $m) 2>/dev/null); do "
+        "    grep -qs /forerun-ranks- /proc/$p/maps && break 2; "
+        "  done; sleep 0.002; "
+        "done; "
+        "r=$(tr '\\0' '\\n' < /proc/$p/environ | sed -n 's/^OMPI_COMM_WORLD_RANK=//p'); "
+        "kill -STOP $p; s=$(date +%%s%%N); wait $m; "
+        "echo stopped $r for $((($(date +%%s%%N) - s) / 1000000)) ms; cat %s/join.txt";
+    char command[3000], text[6000], wanted[100], path[700];
+    int rank, ms;
+    fr_error err;
+    skip_without_mpirun();
+    if (system("command -v pgrep >/dev/null 2>&1") != 0) skip();
+    snprintf(path, sizeof path, "%s/mpi.gguf", cli_rig_folder());
+    if (random_model_write(&small_models[0], path, &err)) fail_msg("%s", err.message);
+    snprintf(command, sizeof command, script, 3, program, cli_rig_folder(), "none", cli_rig_folder(), cli_rig_folder());
+    run(command, text, sizeof text);
+    if (sscanf(text, "stopped %d for %d ms", &rank, &ms) != 2) fail_msg("%s", text);
+    print_message("rank %d was stopped; the group ended after %d ms\n", rank, ms);
+    snprintf(wanted, sizeof wanted, "rank %d of 3 has died or does not respond", rank);
+    if (!strstr(text, wanted) || ms > 4000) fail_msg("%s", text);
+    unlink(path);
+}
+
 /* The program by another name in a folder without the shared object, as mpirun would start it. */
 static void a_missing_library_is_named(void **state) {
     (void)state;
@@ -102,6 +132,7 @@ int main(int argc, char **argv) {
     program = path;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(processes_of_mpirun_give_the_same_logits),
+        cmocka_unit_test(a_rank_that_is_stopped_while_ranks_join_is_named),
         cmocka_unit_test(a_missing_library_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
