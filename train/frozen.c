@@ -86,7 +86,7 @@ static int read_rows(FrozenTarget *f, int32_t sequence, const int32_t *tokens, i
     for (int32_t i = 0; i < n; i++) {
         const float *from = executor_hidden(f->executor, i);
         memcpy(hidden + (size_t)i * width, from, width * sizeof *hidden);
-        if (of_streams) memcpy(streams + (size_t)i * of_streams, from + width, of_streams * sizeof *streams);
+        if (streams) memcpy(streams + (size_t)i * of_streams, from + width, of_streams * sizeof *streams);
     }
     executor_commit(f->executor, sequence, chain, n);
     return FR_OK;

@@ -240,7 +240,7 @@ static void a_hybrid_as_its_own_draft_is_always_right(void **state) {
  * each text is that of plain decoding by itself. Returns the number of accepted drafts; *n_preempted counts requests
  * whose pages were taken. */
 static int64_t check_batches(const fr_model *model, const char *const *drafts, int n_drafts, int64_t *n_preempted) {
-    enum { MOST = 24 };
+    enum { MOST = 32 };
     static Stream plain[MOST], got;
     int32_t prompts[MOST][N_PROMPT];
     int64_t accepted = 0;

@@ -255,7 +255,7 @@ static void keep_best(const CpuWeights *w, const DividedRows *d, int64_t i) {
 
 void cpu_exchange_best(const CpuWeights *w, const RowKernels *kernels, float *logits, int64_t n_rows) {
     int n_ranks = comm_size(cpu_comm(w)), own = cpu_rank(w);
-    CommPart parts[COMM_MAX_RANKS];
+    CommPart parts[COMM_MAX_RANKS] = {{0}};
     DividedRows d = {.rows = (char *)logits, .row_bytes = (size_t)w->base.model->hparams.n_vocab * sizeof *logits};
     for (int i = 0; i < n_ranks; i++) {
         Share tokens = cpu_share_tokens(w, i);
