@@ -101,23 +101,23 @@ static void install_and_uninstall(void **state) {
     char *folder = realpath(cli_rig_folder(), NULL);
     static const char make[] =
         "env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL make -s PREFIX='/opt/f g' LIBDIR='/opt/f g/lib/x'";
-    snprintf(command, sizeof command, "rm -rf %s/pack && %s DESTDIR=%s/pack install 2>&1", folder, make, folder);
+    snprintf(command, sizeof command, "rm -rf '%s/pack' && %s DESTDIR='%s/pack' install 2>&1", folder, make, folder);
     shell(command);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         snprintf(path, sizeof path, "%s/pack/opt/f g/%s", folder, files[i]);
         if (access(path, R_OK) != 0) fail_msg("make install did not write %s", files[i]);
     }
     snprintf(command, sizeof command,
-             "objdump -p %s/pack/opt/f\\ g/lib/x/libforerun.so | grep -q 'SONAME *libforerun.so.0$' && "
+             "objdump -p '%s/pack/opt/f g/lib/x/libforerun.so' | grep -q 'SONAME *libforerun.so.0$' && "
              "eval \"set -- $(PKG_CONFIG_PATH='%s/pack/opt/f g/lib/x/pkgconfig' pkg-config --libs forerun)\" && "
              "[ \"$1\" = '-L/opt/f g/lib/x' ] && [ \"$2\" = -lforerun ]",
              folder, folder);
     shell(command);
-    snprintf(command, sizeof command, "%s DESTDIR=%s/pack uninstall 2>&1 && find %s/pack ! -type d", make, folder,
+    snprintf(command, sizeof command, "%s DESTDIR='%s/pack' uninstall 2>&1 && find '%s/pack' ! -type d", make, folder,
              folder);
     shell(command);
     assert_null(strstr(text, "/pack/opt/f g/bin"));
-    snprintf(command, sizeof command, "find %s/pack ! -type d; rm -rf %s/pack", folder, folder);
+    snprintf(command, sizeof command, "find '%s/pack' ! -type d; rm -rf '%s/pack'", folder, folder);
     shell(command);
     assert_string_equal(text, "");
     free(folder);

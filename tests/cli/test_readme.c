@@ -74,8 +74,9 @@ static void arrange(void) {
     const struct {
         const char *name, *format;
     } variables[] = {{"DESTDIR", "%s/root"},
-                     {"PKG_CONFIG_SYSROOT_DIR", "%s/root"},
-                     {"PKG_CONFIG_PATH", "%s/root/usr/local/lib/pkgconfig"},
+                     /* relative to the home, because README.md's $(pkg-config ...) cannot have a path with spaces */
+                     {"PKG_CONFIG_SYSROOT_DIR", "root"},
+                     {"PKG_CONFIG_PATH", "root/usr/local/lib/pkgconfig"},
                      {"LD_LIBRARY_PATH", "%s/root/usr/local/lib"},
                      {"FORERUN_LIBRARY", "%s/root/usr/local/lib/libforerun.so.0"},
                      {"PYTHONDONTWRITEBYTECODE", "1"}};

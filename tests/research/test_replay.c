@@ -131,7 +131,7 @@ static int run(const char *arguments, const char *trace, char *text, size_t capa
     int fd = mkstemp(name);
     assert_true(fd >= 0 && write(fd, trace, strlen(trace)) == (ssize_t)strlen(trace));
     close(fd);
-    snprintf(command, sizeof command, "%s replay %s <%s 2>&1", program(), arguments, name);
+    snprintf(command, sizeof command, "'%s' replay %s <%s 2>&1", program(), arguments, name);
     FILE *out = popen(command, "r");
     assert_non_null(out);
     size_t n = fread(text, 1, capacity - 1, out);

@@ -37,8 +37,9 @@ typedef struct Child {
 
 void child_init(Child *c);
 void child_free(Child *c);
-/* Appends the words of a command line; words are separated by spaces, and there is no quoting. The text is borrowed
- * and cut in place. */
+enum { SPACE_IN_WORD = '\x1f' };
+/* Appends the words of a command line; words are separated by spaces, and there is no quoting: SPACE_IN_WORD becomes a
+ * space of a word. The text is borrowed and cut in place. */
 void child_words(Child *c, char *text);
 /* Runs the child to its end. A program that cannot be started ends with status 127. */
 void child_run(Child *c);
@@ -83,7 +84,8 @@ uint64_t torture_random(Torture *t);
 /* Uniform in 0 .. n-1; n >= 1. */
 uint64_t torture_below(Torture *t, uint64_t n);
 
-/* Replaces %k by the kit's folder, %o by the folder of outputs and %f by the folder of the program. */
+/* Replaces %k by the kit's folder, %o by the folder of outputs and %f by the folder of the program, with SPACE_IN_WORD
+ * for the spaces of their names. */
 void torture_expand(const Torture *t, const char *text, char *out, size_t size);
 /* Child with the program as its first word and the environment of all runs: a cache, a home and a folder for temporary
  * files of its own, and one thread of OpenBLAS. `line` has the other words, expanded; it is cut in place. */

@@ -33,6 +33,7 @@ void child_words(Child *c, char *text) {
     while (c->words[n]) n++;
     for (char *at, *word = strtok_r(text, " ", &at); word; word = strtok_r(NULL, " ", &at)) {
         fr_assert(n + 1 < TORTURE_WORDS);
+        for (char *space = word; (space = strchr(space, SPACE_IN_WORD));) *space = ' ';
         c->words[n++] = word;
     }
     c->words[n] = NULL;

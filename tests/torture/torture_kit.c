@@ -86,10 +86,10 @@ static void make_texts(const Torture *t) {
                          i, i, i);
         fr_assert(buf_append(&data, line, (size_t)n));
     }
-    torture_expand(
-        t,
-        "abc\n\"\"\"abc\nabc\"\"\"\n/regenerate\n/save %o/chat.json\n/undo\n/load %o/chat.json\nabc \\\nabc\n/quit\n",
-        line, sizeof line);
+    snprintf(
+        line, sizeof line,
+        "abc\n\"\"\"abc\nabc\"\"\"\n/regenerate\n/save %s/chat.json\n/undo\n/load %s/chat.json\nabc \\\nabc\n/quit\n",
+        t->out, t->out);
     write_text(t, "chat.txt", line);
     write_text(t, "data.jsonl", data.data);
     char *packed = malloc(ZSTD_compressBound(data.n));

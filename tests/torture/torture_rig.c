@@ -135,8 +135,10 @@ void torture_expand(const Torture *t, const char *text, char *out, size_t size) 
                              : s[1] == 'f' ? t->tools
                                            : NULL;
         fr_assert(n + TORTURE_PATH < size);
-        if (folder) n += (size_t)snprintf(out + n, size - n, "%s", folder), s++;
-        else out[n++] = *s;
+        if (!folder) out[n++] = *s;
+        else {
+            for (s++; *folder; folder++) out[n++] = *folder == ' ' ? SPACE_IN_WORD : *folder;
+        }
     }
     out[n] = '\0';
 }
