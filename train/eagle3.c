@@ -20,7 +20,7 @@
 
 /* ---- training --------------------------------------------------------------------------------------------- */
 
-/* Of a vocabulary of more than MANY_TOKENS, the HOT_TOKENS most frequent ones are in the drafter's. */
+/* The drafter of a target with more than MANY_TOKENS tokens has the HOT_TOKENS most frequent ones. */
 enum { MANY_TOKENS = 40960, HOT_TOKENS = 32768 };
 enum { NOT_GIVEN = -1, MOST_LAYERS = 8 };
 
