@@ -66,11 +66,7 @@ static const Option option_table[] = {
      OPT_INT(DflashOptions, top, 1, TOP_K_MAX),
      .default_value = "10",
      .help = "tokens of each position that are candidates for the tree"},
-    {.key = "layers",
-     OPT_CHOICE(DflashOptions, counts_outputs, "inputs", "outputs"),
-     .default_value = "inputs",
-     .help = "what the file's list of the target's layers names: their inputs, as in llama.cpp's files, or their "
-             "outputs; the wrong one lowers the acceptance"},
+    STREAM_OPTION_LAYERS(DflashOptions),
     LEARNED_OPTION_COUPLED(DflashOptions),
     {.key = NULL},
 };

@@ -57,11 +57,7 @@ static const Option option_table[] = {
      OPT_CHOICE(Eagle3Options, is_static, "dynamic", "static"),
      .default_value = "dynamic",
      .help = "dynamic: EAGLE-2's tree; static: EAGLE-1's, whose shape is fixed in advance"},
-    {.key = "layers",
-     OPT_CHOICE(Eagle3Options, counts_outputs, "inputs", "outputs"),
-     .default_value = "inputs",
-     .help = "what the file's list of the target's layers names: their inputs, as in llama.cpp's files, or their "
-             "outputs; the wrong one lowers the acceptance"},
+    STREAM_OPTION_LAYERS(Eagle3Options),
     LEARNED_OPTION_COUPLED(Eagle3Options),
     LEARNED_OPTION_DRAW(Eagle3Options),
     {.key = NULL},

@@ -128,6 +128,14 @@ typedef struct StreamList {
     int32_t n, layers[MAX_KEPT_LAYERS];
 } StreamList;
 
+/* The option `layers` of a method whose struct of options S has counts_outputs. */
+#define STREAM_OPTION_LAYERS(S) \
+    { \
+        .key = "layers", OPT_CHOICE(S, counts_outputs, "inputs", "outputs"), .default_value = "inputs", \
+        .help = "what the file's list of the target's layers names: their inputs, as in llama.cpp's files, or their " \
+                "outputs; the wrong one lowers the acceptance" \
+    }
+
 typedef struct KeyReader KeyReader;
 
 /* Refuses a file whose key `what`, if it has one, names other widths than that of the target's hidden states. */
