@@ -29,6 +29,9 @@ IS_SILENT := $(findstring s,$(filter-out --%,$(firstword -$(MAKEFLAGS))))
 say      = $(if $(V)$(IS_SILENT),,@printf '  %-3s %s\n' '$(1)' '$(2)')
 # Test programs side by side; many of them have threads of their own.
 TEST_JOBS ?= $(shell echo $$(($(N_CORES) / 2 + 1)))
+# A test program that has not ended after so many seconds hangs. The slowest one takes 3 minutes, and ten times that under a sanitizer.
+TEST_LIMIT ?= $(if $(filter release san,$(MODE)),900,3600)
+RUN_TESTS = $(RUNNER) -j $(TEST_JOBS) -l $(TEST_LIMIT)
 
 LIB_PKGS := libpcre2-8 libxxhash libutf8proc
 PKGS    := $(LIB_PKGS) libdivsufsort libdivsufsort64 jansson libzstd
@@ -311,13 +314,13 @@ tests: $(TESTS) $(REPLAYS) $(TORTURES) $(BUILD)/torture/fail_malloc.so $(RUNNER)
 # The torture programs limit memory and take the place of malloc, which sanitizers do not bear.
 SMOKE_TESTS = $(if $(filter asan ubsan san tsan,$(MODE)),,$(TORTURES))
 run-tests: tests $(BENCHES)
-	@$(RUNNER) -j $(TEST_JOBS) $(TESTS) $(REPLAYS) $(SMOKE_TESTS) $(BINDING_TESTS)
+	@$(RUN_TESTS) $(TESTS) $(REPLAYS) $(SMOKE_TESTS) $(BINDING_TESTS)
 # The bindings for Python and Node load the library of the release mode into programs that know no sanitizer. Where python3,
 # node or koffi is missing, the test says so and counts as skipped.
 BINDING_TESTS = $(if $(filter release,$(MODE)),tests/bindings/run_python tests/bindings/run_node)
 .PHONY: test-bindings
 test-bindings: build/forerun $(BUILD)/libforerun.so $(RUNNER)
-	@$(RUNNER) -j $(TEST_JOBS) $(BINDING_TESTS)
+	@$(RUN_TESTS) $(BINDING_TESTS)
 # The tests that a sanitizer gets through in three minutes on two cores (MODE=san is both): those of the library's rooms but for the slow
 # ones, our golden files, the readers of training data, and the fuzz inputs.
 SLOW_TESTS  := test_attention test_draft_eagle test_draft_lyanna test_draft_model test_draft_redrafter test_forward test_kernels_matmul \
@@ -328,7 +331,7 @@ QUICK_TESTS := $(filter-out $(SLOW_TESTS) test_study,$(basename $(notdir $(call 
                         test_convert test_convert_% test_line_history test_model_name test_safe_text test_same_text test_sandbox \
                         test_http_head test_json_out,$(notdir $(TESTS)))
 quick-tests: $(addprefix $(BUILD)/tests/,$(QUICK_TESTS)) $(REPLAYS) $(RUNNER) $(BUILD)/forerun
-	@$(RUNNER) -j $(TEST_JOBS) $(addprefix $(BUILD)/tests/,$(QUICK_TESTS)) $(REPLAYS)
+	@$(RUN_TESTS) $(addprefix $(BUILD)/tests/,$(QUICK_TESTS)) $(REPLAYS)
 # The tests, benches and tools, compiled and not linked, for the warnings of a second compiler.
 test-objects: $(call obj,$(TEST_SRCS) $(BENCH_SRCS) $(TORTURE_SRCS) $(TOOL_SRCS) $(wildcard tools/*/*.c))
 # A second make, because what deps installs changes what pkg-config says.
@@ -589,7 +592,7 @@ fuzz: deps-clang
 	    -artifact_prefix=build/fuzz/$$name- build/fuzz/new/$$name tests/fuzz/corpus/$$name; \
 	done
 fuzz-replay: $(REPLAYS) $(RUNNER)
-	@$(RUNNER) -j $(TEST_JOBS) $(REPLAYS)
+	@$(RUN_TESTS) $(REPLAYS)
 
 # ---- torture -------------------------------------------------------------------------------------
 # tests/torture/README.md. Each program makes a hundred runs in every `make test`; `make torture` runs each for
