@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "draft/learned/learned_files.h"
 #include "gguf/tensor_type.h"
 #include "train/drafter_trainer.h"
 #include "train/ops.h"
@@ -183,6 +184,8 @@ static int write_file(const Trainer *trainer, const char *path, const DrafterTra
     if (!w) return error_memory(err, "a writer of GGUF files", 0);
     FloatRows rows[MAX_TENSORS];
     class->set_keys(t->options.net, w);
+    if (t->options.head_tokens)
+        gguf_set_i32s(w, DRAFTER_KEY(HEAD_TOKENS_KEY), t->options.head_tokens, t->options.n_head_tokens);
     for (int32_t i = 0; i < t->n_tensors; i++) {
         const NetTensor *x = &t->tensors[i];
         rows[i] = (FloatRows){x->n_rows ? t->options.type : TYPE_F32, x->n_rows, x->n, t->params[i].value};
@@ -218,6 +221,7 @@ static void close_trainer(Trainer *trainer) {
     arena_free(&t->arena);
     mem_free(t->hidden);
     mem_free(t->streams);
+    mem_free(t->options.head_tokens);
     mem_free(t);
 }
 
@@ -273,6 +277,7 @@ int drafter_trainer_open(Trainer **out, FrozenTarget *target, const DrafterTrain
     DrafterTrainer *t = mem_calloc(1, sizeof *t);
     if (!t) {
         frozen_close(target);
+        mem_free(options->head_tokens);
         return error_memory(err, "a trainer", sizeof *t);
     }
     t->trainer.class = &class;
@@ -376,6 +381,14 @@ static int read_params(DrafterFile *f, Trainer *t, const NetClass *class, const 
     return FR_OK;
 }
 
+/* Keeps the list of the file, unless the options say something else. */
+static int read_head_tokens(const DrafterFile *f, DrafterTrainer *t, fr_error *err) {
+    DrafterTrainerOptions *o = &t->options;
+    if (o->n_head_tokens > 0) return FR_OK;
+    return drafter_file_tokens(f, HEAD_TOKENS_KEY, t->target.model->hparams.n_vocab, &o->head_tokens, &o->n_head_tokens,
+                               err);
+}
+
 bool init_file_is_of(const char *path, const char *method) {
     Gguf *g = NULL;
     GgufString is = {"", 0};
@@ -396,6 +409,7 @@ int init_file_read(Trainer *t, const NetClass *class, const void *net, const Mod
     if (!status && !is_other && !class->is_published) status = check_keys(f.gguf, class, net, err);
     if (!status) status = check_no_others(f.gguf, t, class, net, method, err);
     if (!status) status = read_params(&f, t, class, net, method, fingerprint, err);
+    if (!status) status = read_head_tokens(&f, (DrafterTrainer *)t, err);
     if (!status) status = gguf_check(f.gguf, err); /* the file has not changed meanwhile */
     drafter_file_close(&f);
     return status;

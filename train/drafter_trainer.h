@@ -41,10 +41,12 @@ int frozen_read(FrozenTarget *f, const int32_t *tokens, int32_t n, float *hidden
 
 typedef struct DrafterTrainerOptions {
     const NetClass *class;
-    const void *net;    /* the method's own struct, for that target; must outlive the trainer */
-    int32_t max_length; /* length of the longest sequence that learn will be given */
-    TensorType type;    /* the type of matrices in the file: F32, F16 or Q8_0; vectors are F32 */
-    uint64_t seed;      /* the seed of the initial values and the noise */
+    const void *net;       /* the method's own struct, for that target; must outlive the trainer */
+    int32_t max_length;    /* length of the longest sequence that learn will be given */
+    TensorType type;       /* the type of matrices in the file: F32, F16 or Q8_0; vectors are F32 */
+    uint64_t seed;         /* the seed of the initial values and the noise */
+    int32_t *head_tokens;  /* [n_head_tokens] the file's list (head_tokens.c), which the trainer frees; NULL: none */
+    int32_t n_head_tokens; /* 0: the list of a file of --init is kept */
     double noise; /* TrainSequence.noise is uniform in (-noise, noise), drawn anew for each sequence learned; 0: none */
     int n_threads;
 } DrafterTrainerOptions;

@@ -268,6 +268,7 @@ const TrainMethod train_lyanna = {
                 "--frequencies mails.jsonl\n"
                 "  forerun run -m target.gguf -p \"Once upon a time\" --draft lyanna:file=lyanna.gguf\n",
     .sets = (const OptionSet[]){{train_drafter_options, &settings.unroll.drafter},
+                                {train_head_tokens_options, &settings.unroll.drafter},
                                 {train_unroll_options, &settings.unroll},
                                 {option_table, &settings},
                                 {NULL, NULL}},

@@ -39,6 +39,7 @@ const TrainMethod train_medusa = {
     .examples = "  forerun train medusa -m target.gguf --data answers.jsonl -o medusa.gguf\n"
                 "  forerun run -m target.gguf -p \"Once upon a time\" --draft medusa:file=medusa.gguf\n",
     .sets = (const OptionSet[]){{train_drafter_options, &settings.drafter},
+                                {train_head_tokens_options, &settings.drafter},
                                 {train_heads_options, &settings},
                                 {NULL, NULL}},
     .check = check,

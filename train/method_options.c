@@ -252,6 +252,28 @@ const Option train_drafter_options[] = {
     {.key = NULL},
 };
 
+const Option train_head_tokens_options[] = {
+    {.key = "head-tokens",
+     OPT_INT(DrafterSettings, n_head_tokens, 1, 1 << 24),
+     .section = "The drafter",
+     .default_help = "those of --init; else all",
+     .help =
+         "compute logits only for the N most frequent tokens of the data when drafting (FR-Spec), which makes a large "
+         "vocabulary cheap; the others are never drafted"},
+    {.key = NULL},
+};
+
+/* Chooses the tokens of --head-tokens. */
+static int choose_head_tokens(const DrafterSettings *s, const TrainArgs *a, int32_t n_vocab, DrafterTrainerOptions *o,
+                              fr_error *err) {
+    o->n_head_tokens = s->n_head_tokens;
+    if (s->n_head_tokens > n_vocab)
+        return error_set(err, FR_ERR_ARGUMENT, "--head-tokens=%d is more than the %d tokens of the target",
+                         s->n_head_tokens, n_vocab);
+    if (s->n_head_tokens == 0 || s->n_head_tokens == n_vocab) return FR_OK;
+    return hot_tokens_choose(&a->dataset->train, n_vocab, s->n_head_tokens, &o->head_tokens, err);
+}
+
 static int check_step_weights(DrafterSettings *s, fr_error *err) {
     double sum = 0;
     if (s->n_step_weights == 0) return FR_OK;
@@ -286,6 +308,7 @@ static void write_signature(const DrafterSettings *s, uint64_t target, int n_thr
            (unsigned long long)target, s->loss.n_steps, s->loss.hard_labels ? "hard" : "soft", s->loss.token_weight,
            s->loss.hidden_weight, n_threads);
     if (s->loss.n_hidden_steps) append(signature, n_signature, " hidden-steps=%d", s->loss.n_hidden_steps);
+    if (s->n_head_tokens) append(signature, n_signature, " head-tokens=%d", s->n_head_tokens);
     if (s->noise > 0) append(signature, n_signature, " noise=%.17g", s->noise);
     for (int32_t i = 0; i < s->n_step_weights; i++)
         append(signature, n_signature, "%s%.17g", i ? "," : " step-weights=", s->step_weights[i]);
@@ -305,14 +328,19 @@ int train_drafter_open(Trainer **out, FrozenTarget *target, const NetClass *clas
                        fr_error *err) {
     const Model *model = target->model; /* the trainer's, from now on */
     write_signature(s, drafter_target_fingerprint(model), a->n_threads, signature, n_signature);
-    const DrafterTrainerOptions o = {.class = class,
-                                     .net = net,
-                                     .max_length = a->data.length,
-                                     .type = s->type,
-                                     .seed = a->loop.seed,
-                                     .noise = s->noise,
-                                     .n_threads = a->n_threads};
-    int status = drafter_trainer_open(out, target, &o, err);
+    DrafterTrainerOptions o = {.class = class,
+                               .net = net,
+                               .max_length = a->data.length,
+                               .type = s->type,
+                               .seed = a->loop.seed,
+                               .noise = s->noise,
+                               .n_threads = a->n_threads};
+    int status = choose_head_tokens(s, a, model->hparams.n_vocab, &o, err);
+    if (status) {
+        frozen_close(target);
+        return status;
+    }
+    status = drafter_trainer_open(out, target, &o, err);
     if (status || !a->init) return status;
     status = read_init(*out, class, net, model, a->init, signature, n_signature, err);
     if (status) {

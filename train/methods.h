@@ -56,15 +56,17 @@ const TrainMethod *train_method_find(const char *name); /* NULL: unknown */
 /* What all drafters of `forerun train` share: options, and opening a trainer for a target. */
 
 typedef struct DrafterSettings {
-    TensorType type;      /* the type of matrices in the file */
-    double noise;         /* as in DrafterTrainerOptions */
-    HeadLossOptions loss; /* its n_steps: heads, or steps that a drafter continues by itself */
+    TensorType type;       /* the type of matrices in the file */
+    int32_t n_head_tokens; /* 0: not given */
+    double noise;          /* as in DrafterTrainerOptions */
+    HeadLossOptions loss;  /* its n_steps: heads, or steps that a drafter continues by itself */
     double step_weights[TRAIN_MAX_STEPS];
     int32_t n_step_weights; /* 0: all 1 */
 } DrafterSettings;
 
-/* Rows for a method's DrafterSettings, which holds the method's own defaults. */
-extern const Option train_drafter_options[];
+/* Rows for a method's DrafterSettings, which holds the method's own defaults. The second list is for methods whose
+ * drafters take their LM head from learned.h. */
+extern const Option train_drafter_options[], train_head_tokens_options[];
 /* Refuses a loss without weight and weights of other steps, and passes those of the steps on to the loss. */
 int train_drafter_check(DrafterSettings *s, fr_error *err);
 

@@ -198,9 +198,11 @@ static int32_t index_in_sequence(const Executor *e, int32_t i, int32_t sequence)
     return 0;
 }
 
+/* The layers of a drafter may compute logits for fewer tokens than they read. */
 static bool is_possible(const Executor *e, const Row *r, int32_t i) {
-    return sequence_is_open(&e->sequences, r->sequence) && r->token >= 0 && r->token < executor_n_vocab(e) &&
-           r->parent >= -1 && r->parent < i && (r->parent < 0 || e->rows[r->parent].sequence == r->sequence);
+    return sequence_is_open(&e->sequences, r->sequence) && r->token >= 0 &&
+           r->token < e->weights->model->token_embd->dims[1] && r->parent >= -1 && r->parent < i &&
+           (r->parent < 0 || e->rows[r->parent].sequence == r->sequence);
 }
 
 /* Works out position, slot and visible tree slots of each row after n_before earlier ones. The rows of a sequence

@@ -203,15 +203,42 @@ static void medusa_measures_its_heads(void **state) {
     }
 }
 
-/* Hot token i in the file, -1 after the last. */
-static int64_t hot_token(int64_t i) {
+/* Token i of a list in the file, -1 after the last. */
+static int64_t listed_token(const char *key, int64_t i) {
     int64_t token = -1;
     Gguf *g = rig_gguf(OUT);
-    int64_t kv = gguf_find_key(g, "forerun-drafter.lyanna.hot_tokens");
+    int64_t kv = gguf_find_key(g, key);
     assert_true(kv >= 0);
     if (i < gguf_kv_count(g, kv)) assert_true(gguf_array_i64(g, kv, i, &token));
     gguf_close(g);
     return token;
+}
+
+static int64_t hot_token(int64_t i) { return listed_token("forerun-drafter.lyanna.hot_tokens", i); }
+
+/* The list is chosen from the data, kept by --init, and replaced or removed by another number. */
+static void head_tokens_are_listed_and_kept(void **state) {
+    (void)state;
+#define OLD DIR "/before.gguf"
+#define HEADS "train medusa -m " VOCAB " --data " DATA " --valid 0 --length 16 --batch 4 --steps 2 --force -o " OUT " "
+    static const char key[] = "forerun-drafter.head_tokens";
+    static const struct Run {
+        const char *command;
+        int64_t n;
+    } runs[] = {{HEADS "--head-tokens 20", 20},
+                {"train medusa -m " VOCAB " --data " DATA " --valid 0 --steps 1 --init " OLD " -o " OUT, 20},
+                {HEADS "--init " OLD " --head-tokens 7", 7}};
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        cli_expect(runs[i].command, 0, " tokens/s");
+        assert_true(listed_token(key, runs[i].n - 1) >= 0);
+        assert_int_equal(listed_token(key, runs[i].n), -1);
+        cli_expect("run -m " VOCAB " -p 'the cat' -n 8 --ctx 16 --draft medusa:file=" OUT, 0, "");
+        train_rig_shell("mv " OUT " " OLD);
+    }
+    cli_expect(HEADS "--init " OLD " --head-tokens 300", 0, " tokens/s");
+    Gguf *g = rig_gguf(OUT);
+    assert_true(gguf_find_key(g, key) < 0);
+    gguf_close(g);
 }
 
 /* --frequencies FILE selects the hot tokens by other texts; a run with these cannot be resumed with others. */
@@ -291,6 +318,8 @@ static void it_refuses_with_a_reason(void **state) {
          "'--first-token=some' must be none or fused"},
         {"train lyanna -m " VOCAB " --data " DATA " -o " OUT " --hot-tokens 300", 2,
          "--hot-tokens=300 must be less than the 300 tokens"},
+        {"train medusa -m " VOCAB " --data " DATA " -o " OUT " --head-tokens 301", 2,
+         "--head-tokens=301 is more than the 300 tokens"},
         {LYANNA "-o " OUT " --steps-ahead 1", 2, "would not train the later layer"},
         {LYANNA "-o " OUT " --form paper --later-ff 8", 2, "the paper's form has no later layer"},
         {LYANNA "-o " OUT " --frequencies " DATA, 2, "no effect because all tokens are hot: pass --hot-tokens=N"},
@@ -390,6 +419,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(noise_resumes_exactly),
         cmocka_unit_test(a_drafter_names_its_precision),
         cmocka_unit_test(medusa_measures_its_heads),
+        cmocka_unit_test(head_tokens_are_listed_and_kept),
         cmocka_unit_test(frequencies_come_from_the_texts_that_are_given),
         cmocka_unit_test(ctrl_c_leaves_a_checkpoint),
         cmocka_unit_test(it_refuses_with_a_reason),

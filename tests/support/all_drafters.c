@@ -40,6 +40,7 @@ const char *const all_drafters[] = {
     "medusa:file=build/all-medusa.gguf",
     "hydra:file=build/all-hydra.gguf",
     "eagle:file=build/all-eagle.gguf",
+    "eagle:file=build/all-eagle-tokens.gguf",
     "lyanna:file=build/all-lyanna.gguf",
     "lyanna:file=build/all-lyanna-gate.gguf",
     "space:file=build/all-space.gguf",
@@ -182,14 +183,18 @@ static void write_hydra(const Weights *target) {
         method ".ffn_down.weight", FF, H, 0.1 \
     }
 
-static void write_eagle(const Weights *target) {
+/* With logits for two of three tokens, or for all of them. */
+static void write_eagle(const Weights *target, bool has_head_tokens, const char *path) {
     static const Part parts[] = {LAYER("eagle"), {NULL, 0, 0, 0}};
+    static int32_t tokens[2 * V / 3];
     LearnedRig r;
     learned_rig_begin(&r, "eagle", target, 4);
     set_int(&r, DRAFTER_KEY("eagle.feed_forward_length"), FF);
     add_parts(&r, parts);
     learned_rig_info(&r, "eagle", TYPE_F16, H, RANK, V);
-    finish(&r, "build/all-eagle.gguf");
+    for (int32_t i = 0; i < 2 * V / 3; i++) tokens[i] = i + i / 2;
+    if (has_head_tokens) gguf_set_i32s(r.w, DRAFTER_KEY("head_tokens"), tokens, 2 * V / 3);
+    finish(&r, path);
 }
 
 /* With a gate, the file has a parallel chain, too; without one, a layer for the later steps. */
@@ -369,7 +374,8 @@ void all_drafters_write_for(const char *path) {
     write_redrafter(target);
     write_medusa(target);
     write_hydra(target);
-    write_eagle(target);
+    write_eagle(target, false, "build/all-eagle.gguf");
+    write_eagle(target, true, "build/all-eagle-tokens.gguf");
     write_lyanna(target, false, "build/all-lyanna.gguf");
     write_lyanna(target, true, "build/all-lyanna-gate.gguf");
     write_space(target);

@@ -112,7 +112,7 @@ static const Job table[] = {
     {.name = "train lyanna",
      .line = "train lyanna " TRAIN "--rank 4 --ff 32 --hot-tokens 40 --gate-rank 3 --chain parallel",
      TRAINED},
-    {.name = "train eagle", .line = "train eagle " TRAIN "--ff 32", TRAINED},
+    {.name = "train eagle", .line = "train eagle " TRAIN "--ff 32 --head-tokens 40", TRAINED},
     {.name = "train redrafter", .line = "train redrafter " TRAIN "--blocks 0", TRAINED},
     {.name = "train medusa", .line = "train medusa " TRAIN "--steps-ahead 2", TRAINED},
     {.name = "train hydra", .line = "train hydra " TRAIN "--steps-ahead 2 --lm-head target", TRAINED},

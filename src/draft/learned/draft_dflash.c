@@ -94,7 +94,6 @@ typedef struct Dflash {
     float *context_norm, *output_norm;
     Rope rope;
     OwnEmbedding embedding;
-    int32_t *token_of; /* [vocabulary of the head] the target's tokens; NULL: they are the same */
     EntryQueue entries;
     MarkovHead markov;
     int32_t *slots;  /* [max_rows] the tokens of the blocks */
@@ -118,7 +117,6 @@ static void close_dflash(Drafter *drafter) {
     mem_free(d->output_norm);
     rope_free(&d->rope);
     own_embedding_close(&d->embedding);
-    mem_free(d->token_of);
     learned_release(&d->learned);
     mem_free(d);
 }
@@ -272,7 +270,7 @@ static int read_weights(Dflash *d, fr_error *err) {
     int status = drafter_file_vector(&l->file, norm, h->n_embd, &d->context_norm, err);
     if (!status) status = drafter_file_vector(&l->file, DFLASH_OUTPUT_NORM, h->n_embd, &d->output_norm, err);
     for (int32_t i = 0; i < h->n_layer && !status; i++) status = read_layer(d, i, err);
-    if (!status) status = own_head_read(l, m, DFLASH_OUTPUT, &d->token_of, err);
+    if (!status) status = own_head_read(l, m, DFLASH_OUTPUT, err);
     if (!status) status = own_embedding_read(&d->embedding, l, DFLASH_EMBEDDING, h->n_embd, err);
     if (!status) status = markov_head_open(&d->markov, l, h->n_embd, h->n_vocab, err);
     if (!status)
@@ -425,7 +423,7 @@ static int run_blocks(Dflash *d, const LearnedMember *members, int32_t n, fr_err
  * to place i of d->tokens and d->log_p. `path` is NULL if the tokens on it are unknown. Returns their number. */
 static int32_t find_top(Dflash *d, const LearnedMember *m, const int32_t *path, int32_t n_path, const float *logits,
                         int32_t i) {
-    own_head_spread(&d->learned, d->token_of, d->entries.shape->n_vocab, logits, d->logits);
+    learned_spread(&d->learned, logits, d->logits);
     return learned_top(&d->learned, m->sequence, path, n_path, d->logits, d->n_ranks, d->tokens + i * d->n_ranks,
                        d->log_p + i * d->n_ranks);
 }

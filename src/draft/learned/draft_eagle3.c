@@ -155,7 +155,7 @@ static int read_weights(Eagle3 *e, Eagle3Keys *k, fr_error *err) {
     d->layer.model = (Model){.gguf = l->file.gguf, .hparams = h, .n_ropes = 1, .token_embd = l->target->token_embd};
     if (!status) status = read_vectors(e, k, &h, err);
     if (!status) status = read_matrices(e, &h, err);
-    if (!status) status = own_head_read(l, &d->layer.model, EAGLE3_OUTPUT, &d->token_of, err);
+    if (!status) status = own_head_read(l, &d->layer.model, EAGLE3_OUTPUT, err);
     if (!status) status = own_embedding_read(&e->embedding, l, EAGLE3_EMBEDDING, h.n_embd, err);
     if (!status)
         status = learned_linear_open(l, EAGLE3_FC, k->streams.n * (int64_t)l->n_embd, h.n_embd,

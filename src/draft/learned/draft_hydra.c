@@ -131,7 +131,7 @@ static int read_head(Hydra *d, int32_t i, fr_error *err) {
     }
     if (status || !d->has_own_output) return status;
     snprintf(name, sizeof name, HYDRA_HEAD HYDRA_OUTPUT, i);
-    return learned_linear_open(l, name, h, l->n_vocab, has_bias(d, name), d->max_rows, &head->output, err);
+    return learned_output_open(l, name, h, has_bias(d, name), d->max_rows, &head->output, err);
 }
 
 static int read_weights(Hydra *d, fr_error *err) {
@@ -218,9 +218,8 @@ static void run_head(Hydra *d, int32_t level, int32_t n_rows) {
     learned_linear(l, head->skip, LINEAR_SET, d->c, n_rows, d->x);
     learned_linear(l, head->in, LINEAR_ADD_SILU, d->c, n_rows, d->x);
     for (int32_t k = 1; k < d->n_blocks; k++) learned_linear(l, head->blocks[k], LINEAR_ADD_SILU, d->x, n_rows, d->x);
-    if (d->has_own_output) learned_linear(l, head->output, LINEAR_SET, d->x, n_rows, d->logits);
+    if (d->has_own_output) learned_output(l, head->output, d->x, n_rows, d->logits);
     else learned_head(l, d->x, n_rows, d->logits);
-    buffer_pull(d->logits, 0, (int64_t)n_rows * l->n_vocab);
 }
 
 static void add_children(Hydra *d, const Front *f, float *logits) {

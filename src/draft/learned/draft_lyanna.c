@@ -335,7 +335,6 @@ static int make_chains(Lyanna *d, fr_error *err) {
     int status = d->n_group > 0 ? lyanna_layer_chain(&d->layer, d->group, d->n_group, err) : FR_OK;
     if (status) return status;
     learned_head(&d->learned, d->layer.chains, d->n_group * d->depth, d->product);
-    buffer_pull(d->product, 0, d->n_group * chain);
     if (d->gate.rank) info_gate_states(&d->gate, d->layer.chains, d->n_group * d->depth);
     for (int32_t i = 0; i < d->n_group; i++) {
         LyannaSequence *s = &d->sequences[d->group[i]];

@@ -96,7 +96,7 @@ static int read_head(Medusa *d, int32_t i, fr_error *err) {
     }
     if (status || !d->has_own_output) return status;
     snprintf(name, sizeof name, MEDUSA_OUTPUT, i);
-    return learned_linear_open(l, name, l->n_embd, l->n_vocab, false, d->max_rows, &d->heads[i].output, err);
+    return learned_output_open(l, name, l->n_embd, false, d->max_rows, &d->heads[i].output, err);
 }
 
 /* Builds the shape of a static tree, from the accuracies in the file or a prior. */
@@ -179,9 +179,8 @@ static void run_head(Medusa *d, int32_t i, const LearnedMember *members, int32_t
     const Head *head = &d->heads[i];
     for (int32_t r = 0; r < n; r++) learned_write(d->x, (int64_t)r * l->n_embd, members[r].hidden, l->n_embd);
     for (int32_t k = 0; k < d->n_blocks; k++) learned_linear(l, head->blocks[k], LINEAR_ADD_SILU, d->x, n, d->x);
-    if (d->has_own_output) learned_linear(l, head->output, LINEAR_SET, d->x, n, d->logits);
+    if (d->has_own_output) learned_output(l, head->output, d->x, n, d->logits);
     else learned_head(l, d->x, n, d->logits);
-    buffer_pull(d->logits, 0, (int64_t)n * l->n_vocab);
     for (int32_t r = 0; r < n; r++)
         d->n_tokens[r * d->n_heads + i] = learned_top(l, members[r].sequence, NULL, i,
                                                       d->logits->floats + (int64_t)r * l->n_vocab, d->n_ranks,

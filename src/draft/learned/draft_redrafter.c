@@ -140,8 +140,7 @@ static int read_weights(Redrafter *d, fr_error *err) {
         snprintf(name, sizeof name, REDRAFTER_BLOCK, i);
         status = learned_linear_open(l, name, 2 * h, 2 * h, true, d->max_rows, &d->blocks[i], err);
     }
-    if (!status)
-        status = learned_linear_open(l, REDRAFTER_OUTPUT, 2 * h, l->n_vocab, false, d->max_rows, &d->output, err);
+    if (!status) status = learned_output_open(l, REDRAFTER_OUTPUT, 2 * h, false, d->max_rows, &d->output, err);
     d->starts_at_embedding = start == 0;
     return status;
 }
@@ -253,8 +252,7 @@ static void advance_states(Redrafter *d, int32_t level, int32_t n_rows) {
 static void run_head(Redrafter *d, int32_t n_rows) {
     LearnedDrafter *l = &d->learned;
     for (int32_t i = 0; i < d->n_blocks; i++) learned_linear(l, d->blocks[i], LINEAR_ADD_SILU, d->x, n_rows, d->x);
-    learned_linear(l, d->output, LINEAR_SET, d->x, n_rows, d->logits);
-    buffer_pull(d->logits, 0, (int64_t)n_rows * l->n_vocab);
+    learned_output(l, d->output, d->x, n_rows, d->logits);
     for (int32_t r = 0; r < n_rows; r++) token_info_add(&d->info, &d->tokens[r], 1, row_of(d->logits, r, l->n_vocab));
 }
 

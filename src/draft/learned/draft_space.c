@@ -307,7 +307,6 @@ static void run_mask(Space *d, int32_t i, const LearnedMember *members, int32_t 
     }
     for (int32_t k = 0; k < d->n_blocks; k++) learned_linear(l, d->blocks[i][k], LINEAR_ADD_SILU, d->x, n_rows, d->x);
     learned_head(l, d->x, n_rows, d->logits);
-    buffer_pull(d->logits, 0, (int64_t)n_rows * l->n_vocab);
     for (int32_t r = 0; r < n_rows; r++) {
         int32_t k = d->row_of[r];
         d->n_tokens[k * d->n_masks + i] = learned_top(l, members[k].sequence, NULL, i,

@@ -81,7 +81,6 @@ int eagle_open_layer(Eagle *d, const char *method, const EntryQueueOptions *inpu
 void eagle_release(Eagle *d) {
     learned_linear_close(&d->learned, d->fc);
     token_info_close(&d->info);
-    mem_free(d->token_of);
     confidence_close(&d->confidence);
     entry_queue_close(&d->entries);
     one_layer_close(&d->layer);
@@ -138,7 +137,7 @@ void eagle_end(Drafter *drafter, int32_t sequence) {
 static void find_top(Eagle *d, const EagleMember *m, int32_t node, const float *feature, const float *logits,
                      EagleTop *out) {
     int32_t path[TREE_MAX_NODES], n_path = learned_path(m->tree, node, path);
-    own_head_spread(&d->learned, d->token_of, d->entries.shape->n_vocab, logits, d->logits);
+    learned_spread(&d->learned, logits, d->logits);
     token_info_add(&d->info, &m->tree->nodes[node].token, 1, d->logits);
     out->n = learned_top(&d->learned, m->sequence, path, n_path, d->logits, d->top, out->tokens, out->log_p);
     if (!d->learned.sequences[m->sequence].is_drawing) /* drawn tokens have psi, which is not an estimate */

@@ -22,7 +22,6 @@ typedef struct Eagle {
     Linear *fc;
     TokenInfo info;
     Confidence confidence;
-    int32_t *token_of; /* [vocabulary of the layer's head] the target's tokens; NULL: they are the same */
     OneLayer layer;
     EntryQueue entries; /* its rows and pairs are also those of the tree */
     EagleMember *group; /* [max_group] */

@@ -1,5 +1,5 @@
 /* layer_ends.c - what the file of a drafter with layers may bring along around them: the list of the target's streams that
- * they read, an embedding, and an LM head over some of the target's tokens. `eagle3` and `dflash` have these. */
+ * they read, a rope, and an embedding. `eagle3` and `dflash` have these. */
 #include "draft/learned/layer_entries.h"
 
 #include "base/mem.h"
@@ -66,7 +66,7 @@ int own_rope_open(Rope *rope, LearnedDrafter *d, const RopeParams *params, const
     return status;
 }
 
-/* ---- embedding and LM head -------------------------------------------------------------------------- */
+/* ---- embedding ------------------------------------------------------------------------------------- */
 
 int own_embedding_read(OwnEmbedding *e, LearnedDrafter *d, const char *name, int64_t n_embd, fr_error *err) {
     const GgufTensor *t;
@@ -86,29 +86,3 @@ int own_embedding_read(OwnEmbedding *e, LearnedDrafter *d, const char *name, int
 }
 
 void own_embedding_close(OwnEmbedding *e) { mem_free(e->memory); }
-
-int own_head_read(LearnedDrafter *d, Model *m, const char *name, int32_t **token_of, fr_error *err) {
-    Hparams *h = &m->hparams;
-    h->n_vocab = d->n_vocab;
-    int status = drafter_file_map(&d->file, d->n_vocab, token_of, &h->n_vocab, err);
-    if (status) return status;
-    if (drafter_file_has(&d->file, name) || *token_of)
-        return drafter_file_matrix(&d->file, name, h->n_embd, h->n_vocab, &m->output, err);
-    m->output = d->target->output;
-    m->output_bias = d->target->output_bias;
-    h->logit_scale = d->target->hparams.logit_scale;
-    h->logit_cap = d->target->hparams.logit_cap;
-    if (h->n_embd == d->n_embd) return FR_OK;
-    return error_set(err, FR_ERR_FORMAT,
-                     "%s: has no %s, and its width of %d is not the target's, whose LM head it would use",
-                     gguf_path(d->file.gguf), name, h->n_embd);
-}
-
-void own_head_spread(const LearnedDrafter *d, const int32_t *token_of, int32_t n, const float *logits, float *out) {
-    if (!token_of) {
-        memcpy(out, logits, (size_t)d->n_vocab * sizeof *logits);
-        return;
-    }
-    for (int32_t i = 0; i < d->n_vocab; i++) out[i] = -INFINITY;
-    for (int32_t i = 0; i < n; i++) out[token_of[i]] = logits[i];
-}

@@ -74,7 +74,7 @@ static int read_layer(OneLayer *l, LearnedDrafter *d, int32_t i_layer, const cha
 }
 
 int one_layer_open(OneLayer *l, LearnedDrafter *d, const char *method, const char *second, bool has_attn_norm,
-                   fr_error *err) {
+                   bool wants_logits, fr_error *err) {
     int32_t n_ff = 0;
     if (d->target->hparams.latent.rank)
         return error_set(err, FR_ERR_UNSUPPORTED,
@@ -86,6 +86,7 @@ int one_layer_open(OneLayer *l, LearnedDrafter *d, const char *method, const cha
     if (status) return status;
     l->model = model_of_layers(d->target, l->specs, second ? 2 : 1, n_ff);
     l->model.takes_turns = second != NULL;
+    if (wants_logits && (status = head_tokens_set(d, &l->model, err))) return status;
     return d->backend->submodel(&l->weights, d->weights, &l->model, err);
 }
 
@@ -214,10 +215,7 @@ void entry_queue_fuse(EntryQueue *q, int32_t n) {
     int64_t width = has_streams ? 3 * h : h;
     if (!has_streams) learned_linear(q->learned, q->options.fc, LINEAR_SET, q->pairs, n, q->inputs);
     buffer_pull(inputs, 0, n * width);
-    for (int32_t i = 0; i < n; i++) {
-        q->rows[i].input = inputs->floats + i * width;
-        if (has_streams) q->rows[i].token = 0; /* the layer's vocabulary may be smaller than the target's */
-    }
+    for (int32_t i = 0; i < n; i++) q->rows[i].input = inputs->floats + i * width;
 }
 
 /* Copies what an entry keeps of a hidden state that the engine gave. */
@@ -266,10 +264,7 @@ static int store_entries(EntryQueue *q, int32_t n, fr_error *err) {
     learned_linear(q->learned, q->options.fc, LINEAR_SET, q->streams, n, q->inputs);
     norm(q, (Slice){q->inputs, 0}, n, h, q->options.hidden_norm);
     buffer_pull(q->inputs, 0, n * h);
-    for (int32_t i = 0; i < n; i++) {
-        q->rows[i].input = q->inputs->floats + i * h;
-        q->rows[i].token = 0; /* the vocabulary of the layers may be smaller than the target's */
-    }
+    for (int32_t i = 0; i < n; i++) q->rows[i].input = q->inputs->floats + i * h;
     return executor_store(q->layer->executor, q->rows, n, err);
 }
 

@@ -24,9 +24,10 @@ typedef struct OneLayer {
 
 /* Reads the layer's tensors of that method (learned_files.h) from the open file and makes them resident on the device,
  * on a zeroed struct. `second` is the name before the tensors of a second layer, which has a norm before its
- * attention; NULL: there is none. After a failure one_layer_close is safe. */
+ * attention; NULL: there is none. With wants_logits its LM head is that of the drafter (head_tokens.c). After a failure
+ * one_layer_close is safe. */
 int one_layer_open(OneLayer *l, LearnedDrafter *d, const char *method, const char *second, bool has_attn_norm,
-                   fr_error *err);
+                   bool wants_logits, fr_error *err);
 /* Opens the executor, for sequences of n_ctx entries and trees of n_more rows after them. A run has at most max_rows
  * rows, max_logits of which may want logits. */
 int one_layer_open_executor(OneLayer *l, LearnedDrafter *d, int32_t n_ctx, int32_t n_more, int32_t max_rows,
@@ -158,11 +159,5 @@ int own_embedding_read(OwnEmbedding *e, LearnedDrafter *d, const char *name, int
 void own_embedding_close(OwnEmbedding *e);
 /* Makes a rope, whose frequencies are divided by the tensor `name` [n_rot / 2] if the file has it. */
 int own_rope_open(Rope *rope, LearnedDrafter *d, const RopeParams *params, const char *name, fr_error *err);
-/* Sets the LM head of a model of the drafter's layers and its n_vocab: the tensor `name` with a map of tokens
- * (drafter_file_map), if there is one, or the target's head. */
-int own_head_read(LearnedDrafter *d, Model *m, const char *name, int32_t **token_of, fr_error *err);
-/* Copies the logits of a head of n tokens to out [n_vocab of the target]; tokens that it does not have get -INFINITY.
- * token_of may be NULL. */
-void own_head_spread(const LearnedDrafter *d, const int32_t *token_of, int32_t n, const float *logits, float *out);
 
 #endif

@@ -13,6 +13,7 @@
 int learned_open(LearnedDrafter *d, const char *path, const char *method, const DrafterEnv *env, fr_error *err) {
     int status = learned_open_target(d, method, env, err);
     if (!status) status = drafter_file_open(&d->file, path, method, d->target, err);
+    if (!status) status = head_tokens_read(d, err);
     if (!status) d->weights_mark = drafter_weights_mark(d->file.gguf);
     return status;
 }
@@ -27,7 +28,7 @@ int learned_open_target(LearnedDrafter *d, const char *method, const DrafterEnv 
     d->backend = env->weights->backend;
     d->device = env->device;
     d->n_embd = d->target->hparams.n_embd;
-    d->n_vocab = d->target->hparams.n_vocab;
+    d->n_vocab = d->head.n = d->target->hparams.n_vocab;
     d->max_sequences = env->max_sequences;
     d->n_ctx = env->n_ctx;
     d->env = *env;
@@ -69,6 +70,7 @@ void learned_release(LearnedDrafter *d) {
     arena_free(&d->arena);
     sampler_free(d->sampler);
     draw_cache_free(d->draw_cache);
+    head_tokens_close(d);
     drafter_file_close(&d->file);
 }
 
@@ -112,14 +114,6 @@ void learned_write(Buffer *b, int64_t first, const float *floats, int64_t n) {
 
 void learned_linear(LearnedDrafter *d, const Linear *l, LinearOp op, Buffer *x, int32_t n_rows, Buffer *y) {
     d->backend->linear(d->device, l, op, (Slice){x, 0}, n_rows, (Slice){y, 0});
-}
-
-int learned_head_reserve(LearnedDrafter *d, int64_t max_rows, fr_error *err) {
-    return d->backend->head_reserve(d->device, d->weights, (int32_t)max_rows, err);
-}
-
-void learned_head(LearnedDrafter *d, Buffer *x, int32_t n_rows, Buffer *logits) {
-    d->backend->head(d->device, d->weights, (Slice){x, 0}, n_rows, (Slice){logits, 0});
 }
 
 void learned_embed(const LearnedDrafter *d, const int32_t *tokens, int32_t n, Slice out) {

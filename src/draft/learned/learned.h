@@ -76,6 +76,16 @@ typedef struct LearnedMember {
 
 enum { LEARNED_MAX_BUFFERS = 16 };
 
+/* The tokens that a drafter computes logits for (head_tokens.c). */
+typedef struct LearnedHead {
+    int32_t *tokens; /* [n] the target's tokens; NULL: all of them */
+    int32_t n;
+    GgufTensor rows;  /* their rows of the target's LM head */
+    Model model;      /* no layers, and these rows as its LM head; for learned_head */
+    Weights *weights; /* of `model` */
+    float *row;       /* [n] */
+} LearnedHead;
+
 typedef struct LearnedDrafter LearnedDrafter;
 /* Drafts for several sequences together. */
 typedef int LearnedDraftFn(LearnedDrafter *d, const LearnedMember *members, int32_t n, fr_error *err);
@@ -87,6 +97,7 @@ struct LearnedDrafter {
     const Backend *backend;
     Device *device;
     DrafterFile file;
+    LearnedHead head;
     uint64_t weights_mark; /* of the drafter's file (drafter_weights_mark); 0: it has none */
     int32_t n_embd, n_vocab, max_sequences, n_ctx;
     DrafterEnv env;      /* the environment that it was opened in */
@@ -144,14 +155,32 @@ int learned_open_buffers(LearnedDrafter *d, const LearnedBuffer *buffers, int32_
 
 /* Applies a layer to the first n_rows rows of x [n_rows][n_in]; y: [n_rows][n_out]. */
 void learned_linear(LearnedDrafter *d, const Linear *l, LinearOp op, Buffer *x, int32_t n_rows, Buffer *y);
-/* The target's LM head: computes logits [n_rows][n_vocab] from x [n_rows][n_embd]. learned_head_reserve first allocates
- * memory for max_rows. */
-int learned_head_reserve(LearnedDrafter *d, int64_t max_rows, fr_error *err);
-void learned_head(LearnedDrafter *d, Buffer *x, int32_t n_rows, Buffer *logits);
 /* Computes the target's embeddings of n tokens, out [n][n_embd]. */
 void learned_embed(const LearnedDrafter *d, const int32_t *tokens, int32_t n, Slice out);
 /* Copies n floats from the CPU's memory into a buffer of the device, from index `first` on. */
 void learned_write(Buffer *b, int64_t first, const float *floats, int64_t n);
+
+/* ---- LM heads (head_tokens.c) ------------------------------------------------------------------------- */
+
+/* The target's LM head: computes logits [n_rows][n_vocab] from x [n_rows][n_embd] and brings them to the CPU. Tokens
+ * for which the drafter computes none get -INFINITY. learned_head_reserve first allocates memory for max_rows. */
+int learned_head_reserve(LearnedDrafter *d, int64_t max_rows, fr_error *err);
+void learned_head(LearnedDrafter *d, Buffer *x, int32_t n_rows, Buffer *logits);
+/* The same with an LM head of the file: a linear layer with a row for each token of the target. */
+int learned_output_open(LearnedDrafter *d, const char *name, int64_t n_in, bool has_bias, int64_t max_rows,
+                        Linear **out, fr_error *err);
+void learned_output(LearnedDrafter *d, const Linear *output, Buffer *x, int32_t n_rows, Buffer *logits);
+/* Makes a row of logits [n_vocab of the target] of one [head.n] that an executor computed. */
+void learned_spread(const LearnedDrafter *d, const float *logits, float *out);
+
+/* Read the list of the drafter's tokens from its file, and free it; learned_open and learned_release call them. */
+int head_tokens_read(LearnedDrafter *d, fr_error *err);
+void head_tokens_close(LearnedDrafter *d);
+/* Gives a model of layers (model_of_layers) the LM head over the drafter's tokens, if these are not all tokens. */
+int head_tokens_set(LearnedDrafter *d, Model *m, fr_error *err);
+/* Sets the LM head of a model of the drafter's layers and its n_vocab: the tensor `name` of the file, which has a row
+ * for each token of the map (drafter_file_map), if there is one; or the target's head. */
+int own_head_read(LearnedDrafter *d, Model *m, const char *name, fr_error *err);
 
 /* Finds the k <= TOP_K_MAX tokens that the target most probably chooses after a path of n_path drafted tokens, best
  * first, and the logarithm of that probability for each (learned_top.c). It overwrites the drafter's logits [n_vocab].

@@ -9,6 +9,12 @@
 #ifndef LEARNED_LEARNED_FILES_H
 #define LEARNED_LEARNED_FILES_H
 
+/* ---- medusa, hydra, redrafter, space, eagle and lyanna: the tokens of the LM head ------------------------- */
+
+/* Key, optional: the tokens that logits are computed for, in rising order (head_tokens.c). The tensors have rows for all
+ * tokens nevertheless. */
+#define HEAD_TOKENS_KEY "head_tokens"
+
 /* ---- medusa ---------------------------------------------------------------------------------------------- */
 
 /* Keys:

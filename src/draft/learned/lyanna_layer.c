@@ -112,7 +112,7 @@ static int read_weights(LyannaLayer *l, fr_error *err) {
     if (!status) status = learned_linear_open(l->learned, LYANNA LAYER_FC, n_in, embd, true, MAX_ROWS, &l->fc, err);
     if (!status) status = read_later(l, err);
     if (status) return status;
-    return one_layer_open(&l->layer, l->learned, "lyanna", l->has_later ? LYANNA_LATER : NULL, has_norm, err);
+    return one_layer_open(&l->layer, l->learned, "lyanna", l->has_later ? LYANNA_LATER : NULL, has_norm, false, err);
 }
 
 static int allocate(LyannaLayer *l, fr_error *err) {
