@@ -414,8 +414,9 @@ static const Option option_table[] = {
      .is_basic = true,
      .default_help = "auto",
      .suggest = cli_suggest_draft,
-     .help = "drafter, as method or method:key=value,...; all of them draft for each request, unless it names some of "
-             "them"},
+     .help =
+         "drafter, as method or method:key=value,...; a+b: two of them; all draft for each request, unless it names "
+         "some of them"},
     {.key = "tree-budget",
      OPT_INT(ServeOptions, tree_budget, 1, FR_TREE_BUDGET_MAX),
      .word = "auto",
@@ -533,15 +534,39 @@ static int check_folder(const char *option, const char *folder, fr_error *err) {
     return error_set(err, FR_ERR_ARGUMENT, "%s: there is no folder %.200s; create it first", option, folder);
 }
 
+/* The drafters of --draft, one by one. */
+static char *drafters[SERVED_MAX_DRAFTS];
+static int n_drafters;
+
+static int add_drafter(void *user, const char *spec, fr_error *err) {
+    (void)user;
+    fr_error why;
+    int status = strcmp(spec, "auto") == 0 ? FR_OK : drafter_check(spec, &why);
+    if (status) return error_set(err, (fr_code)status, "--draft: %s", why.message);
+    if (n_drafters == SERVED_MAX_DRAFTS)
+        return error_set(err, FR_ERR_ARGUMENT, "--draft: names more than the %d drafters that a server may have",
+                         SERVED_MAX_DRAFTS);
+    if (!(drafters[n_drafters] = strdup(spec))) return error_memory(err, "the names of drafters", strlen(spec));
+    n_drafters++;
+    return FR_OK;
+}
+
+/* A request may choose among all drafters, so the parts of "a+b" become drafters like those of several options. */
+static int split_drafts(fr_error *err) {
+    int status = FR_OK;
+    for (int i = 0; i < args.n_drafts && !status; i++)
+        status = strcmp(args.drafts[i], "auto") == 0 ? add_drafter(NULL, "auto", err)
+                                                     : drafter_each(args.drafts[i], add_drafter, NULL, err);
+    for (int i = 0; i < n_drafters; i++) args.drafts[i] = drafters[i];
+    args.n_drafts = n_drafters;
+    return status;
+}
+
 static int check(fr_error *err) {
     int wrong = check_folder("--slot-save-path", args.slot_folder, err);
     if (!wrong) wrong = check_folder("--prefix-folder", args.prefix_folder, err);
+    if (!wrong) wrong = split_drafts(err);
     if (wrong) return wrong;
-    for (int i = 0; i < args.n_drafts; i++) {
-        fr_error why;
-        int status = strcmp(args.drafts[i], "auto") == 0 ? FR_OK : drafter_check(args.drafts[i], &why);
-        if (status) return error_set(err, (fr_code)status, "--draft: %s", why.message);
-    }
     if (args.events_replay && (!args.events_endpoint || args.n_models > 1))
         return error_set(err, FR_ERR_ARGUMENT,
                          "--kv-events-replay belongs to --kv-events and to one model: pass --kv-events and one -m");

@@ -236,6 +236,9 @@ static void a_server_that_cannot_start_gives_the_reason(void **state) {
         {"-m " SERVE_MODEL " --tls-cert README.md --tls-key README.md", "--tls-cert"},
         {"-m " SERVE_MODEL " --api-key-file /dev/null", "/dev/null"},
         {"-m " SERVE_MODEL " --draft nothing", "--draft"},
+        {"-m " SERVE_MODEL " --draft suffix+nothing", "unknown drafter 'suffix+nothing'"},
+        {"-m " SERVE_MODEL " --draft pld+llma+suffix+recycling+lookahead+grammar+ngram-trie",
+         "more than the 6 drafters"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char command[1024], text[4096];
@@ -247,6 +250,19 @@ static void a_server_that_cannot_start_gives_the_reason(void **state) {
         int status = pclose(out);
         if (status == 0 || !strstr(text, cases[i].text)) fail_msg("%s: %d, %s", cases[i].args, status, text);
     }
+}
+
+/* A request may choose each part of a+b by itself. */
+static void joined_drafters_are_listed_one_by_one(void **state) {
+    (void)state;
+    ServeRig s;
+    serve_start(&s, "-t 1 --draft ngram-trie+suffix");
+    json_t *props = serve_json(&s, "/props", 200, NULL), *drafts = json_object_get(props, "drafts");
+    assert_int_equal(json_array_size(drafts), 2);
+    assert_string_equal(json_string_value(json_array_get(drafts, 0)), "ngram-trie");
+    assert_string_equal(json_string_value(json_array_get(drafts, 1)), "suffix");
+    json_decref(props);
+    serve_stop(&s);
 }
 
 /* A port that was free a moment ago. */
@@ -378,6 +394,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(sigterm_finishes_running_requests_and_refuses_others),
         cmocka_unit_test(a_second_signal_ends_the_server),
         cmocka_unit_test(a_server_that_cannot_start_gives_the_reason),
+        cmocka_unit_test(joined_drafters_are_listed_one_by_one),
         cmocka_unit_test(a_server_that_loads_says_so),
         cmocka_unit_test(a_dead_rank_ends_the_server),
     };
