@@ -31,7 +31,8 @@ say      = $(if $(V)$(IS_SILENT),,@printf '  %-3s %s\n' '$(1)' '$(2)')
 TEST_JOBS ?= $(shell echo $$(($(N_CORES) / 2 + 1)))
 # A test program that has not ended after so many seconds hangs. The slowest one takes 3 minutes, and ten times that under a sanitizer.
 TEST_LIMIT ?= $(if $(filter release san,$(MODE)),900,3600)
-RUN_TESTS = $(RUNNER) -j $(TEST_JOBS) -l $(TEST_LIMIT)
+# Ranks are forked by a program that has threads.
+RUN_TESTS = $(if $(filter tsan,$(MODE)),TSAN_OPTIONS=$${TSAN_OPTIONS-die_after_fork=0} )$(RUNNER) -j $(TEST_JOBS) -l $(TEST_LIMIT)
 
 LIB_PKGS := libpcre2-8 libxxhash libutf8proc
 PKGS    := $(LIB_PKGS) libdivsufsort libdivsufsort64 jansson libzstd

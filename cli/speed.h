@@ -40,6 +40,9 @@ void speed_print_legend(int n_runs, bool has_disturbed);
  * one. */
 static inline int speed_rate_digits(double tokens_per_s) { return tokens_per_s < 9.95; }
 
+/* Returns the number of digits after the point with which a column of six has a time in milliseconds. */
+static inline int speed_ms_digits(double ms) { return ms < 99.9995 ? 3 : ms < 999.995 ? 2 : ms < 9999.95 ? 1 : 0; }
+
 /* Returns the index of the run with the median rate; of two in the middle, the slower one. n is at most
  * SPEED_MAX_RUNS. */
 int speed_median_run(const double *rates, int n);

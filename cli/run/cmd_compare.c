@@ -152,8 +152,10 @@ static void print_table(const Method *methods, int n, int n_runs) {
         table_name(m->spec ? m->spec : "plain", NAME_WIDTH);
         printf(" %8.1f", c->tokens_per_s);
         speed_up_print(&row.speed_up);
-        printf("%6.2f %6.1f %6.3f %7.3f%s%s\n", c->acceptance_length, (double)c->drafted / steps,
-               1e3 * c->draft_s / steps, 1e3 * c->forward_s / steps, m->spec ? " " : "", verdict(m));
+        double draft_ms = 1e3 * c->draft_s / steps, target_ms = 1e3 * c->forward_s / steps;
+        printf("%6.2f %6.1f %6.*f %7.*f%s%s\n", c->acceptance_length, (double)c->drafted / steps,
+               speed_ms_digits(draft_ms), draft_ms, speed_ms_digits(target_ms), target_ms, m->spec ? " " : "",
+               verdict(m));
         if (row.stats->draft_error[0]) printf("    switched off: %s\n", row.stats->draft_error);
         has_disturbed = has_disturbed || row.speed_up.verdict == SPEED_DISTURBED;
         has_loop = has_loop || row.stats->n_repeating;

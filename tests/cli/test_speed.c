@@ -129,6 +129,21 @@ static void loops_are_recognised(void **state) {
     assert_true(stats_repeats(tokens, 24));
 }
 
+static void times_fit_into_a_column_of_six(void **state) {
+    (void)state;
+    static const struct {
+        double ms;
+        const char *text;
+    } cases[] = {{0, "0.000"},        {1.23456, "1.235"},   {99.9994, "99.999"},
+                 {99.9996, "100.00"}, {410.1364, "410.14"}, {999.994, "999.99"},
+                 {999.996, "1000.0"}, {9999.96, "10000"},   {99999, "99999"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[32];
+        snprintf(text, sizeof text, "%.*f", speed_ms_digits(cases[i].ms), cases[i].ms);
+        assert_string_equal(text, cases[i].text);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(speed_ups_get_the_verdict_that_the_runs_show),
@@ -136,6 +151,7 @@ int main(void) {
         cmocka_unit_test(a_single_run_is_printed_without_an_adjective),
         cmocka_unit_test(bench_sums_up_given_measurements),
         cmocka_unit_test(loops_are_recognised),
+        cmocka_unit_test(times_fit_into_a_column_of_six),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

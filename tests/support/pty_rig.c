@@ -13,7 +13,11 @@
 #include <time.h>
 #include <unistd.h>
 
+#ifdef __SANITIZE_THREAD__
+enum { TIMEOUT_S = 600 };
+#else
 enum { TIMEOUT_S = 60 };
+#endif
 
 void pty_open(Pty *p, const char *command) {
     char program[600], line[2000];

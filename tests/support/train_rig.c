@@ -76,7 +76,8 @@ pid_t train_rig_start(const char *dir, const char *args) {
 }
 
 void train_rig_interrupt(pid_t child, const char *file) {
-    for (int i = 0; i < 2000 && !train_rig_exists(file); i++) usleep(1000);
+    for (int i = 0; i < 60000 && !train_rig_exists(file); i++) usleep(1000);
+    assert_true(train_rig_exists(file));
     kill(child, SIGINT);
     assert_int_equal(waitpid(child, NULL, 0), child);
 }
