@@ -8,13 +8,14 @@
 #   tables    tokens per step on held-out prompts in the paper's shape (12 nodes, depth 3) and in ours (16 nodes, depth 5), at
 #             temperatures 0 and 1                                                 OUT/shape-*.json
 #   hot       held-out accuracy of steps 1, 2, 3 with all tokens and with hot tokens, and the size of the files (Table 2)
+#   fr_spec   eagle with logits for all tokens and for HOT tokens, alone and together with ngram-trie: tokens per step and rates
 #   requests  Figs. 8 to 11: throughput of 1 to 16 requests relative to plain decoding      OUT/paper-12-3.json
 #   heads     Fig. 13: the LM head in one pass and step by step, and the parts of a proposal
 #   report    the figures of `tables` and `requests` as Markdown
 #
 # Environment: FORERUN (build/forerun), BUILD (build/release), VOCAB (a GGUF file with the vocabulary), CORPUS (a folder of
 # KIND.train.jsonl.zst), OUT (build/large-vocabulary), STEPS (600), MINUTES (20), HOT (8000), EVERY (4: a quarter of the texts).
-# Interrupted trainings go on when their stage is run again. Needs jq and zstd; `requests` and `heads` want a quiet machine.
+# Interrupted trainings go on when their stage is run again. Needs jq and zstd; `fr_spec`, `requests` and `heads` want a quiet machine.
 set -euo pipefail
 : "${FORERUN:=build/forerun}" "${BUILD:=build/release}" "${VOCAB:=../shared/data/tokenizers/ggml-vocab-llama-spm.gguf}"
 : "${CORPUS:=../shared/data/corpus}" "${OUT:=build/large-vocabulary}" "${STEPS:=600}" "${MINUTES:=20}" "${HOT:=8000}" "${EVERY:=4}"
@@ -67,6 +68,15 @@ stage_hot() {
   done
 }
 
+# A step at a learning rate of nothing gives the drafter a list of tokens and leaves its weights as they are.
+stage_fr_spec() {
+  mkdir -p "$OUT/hot"
+  [ -e "$OUT/hot/eagle.gguf" ] || "$FORERUN" train eagle -m "$TARGET" --data "$OUT/answers.jsonl" --init "$OUT/eagle.gguf" \
+    --head-tokens "$HOT" --steps 1 --lr 1e-12 -o "$OUT/hot/eagle.gguf"
+  "$FORERUN" bench -m "$TARGET" "$OUT/heldout.jsonl" --raw --limit 9 -n 96 --runs 3 --chain none --tree-budget 16 --json "$OUT/fr-spec.json" \
+    --draft "eagle:file=$OUT/eagle.gguf" --draft "eagle:file=$OUT/hot/eagle.gguf" --draft "eagle:file=$OUT/hot/eagle.gguf+ngram-trie"
+}
+
 # The trie of the n-gram baseline has seen the answers to one half of the prompts; the other half is measured.
 stage_requests() {
   awk 'NR % 2 == 0' "$OUT/heldout.jsonl" > "$OUT/seen.jsonl"
@@ -90,5 +100,5 @@ stage_report() {
   research/lyanna_requests.sh report
 }
 
-[ $# -gt 0 ] || { sed -n '2,19s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,20s/^# \{0,1\}//p' "$0"; exit 2; }
 for stage in "$@"; do "stage_$stage"; done
