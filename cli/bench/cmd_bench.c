@@ -291,6 +291,7 @@ static int make_methods(Bench *b, fr_error *err) {
         status = bench_method_init(m, a->drafts[i], a->tree_budget, err);
         fr_engine *engine = NULL;
         if (!status) status = bench_engine_open(&engine, &b->rig, m, 1, err);
+        if (!status) generate_note_drafts(engine, m->drafts, m->n_drafts);
         if (!status) status = try_rule(b, engine, m, err);
         fr_engine_close(engine);
     }

@@ -99,6 +99,7 @@ static int open_drafts(const ChatSession *s, const char *drafts, ChatDrafters *d
     int status = generate_check_drafts(&drafts, 1, err);
     if (!status) status = drafter_each(drafts, note_drafter, d, err);
     if (!status) status = fr_engine_open_draft(s->engine, drafts, err);
+    if (!status) generate_note_drafts(s->engine, &drafts, 1);
     if (!status && s->args->tree_budget == FR_TREE_BUDGET_AUTO) status = fr_engine_measure_costs(s->engine, err);
     return status;
 }
@@ -159,6 +160,7 @@ static int chat_session_open(ChatSession *s, GenerateArgs *generation, bool is_t
     if (!status)
         status = generate_open_engine(&s->engine, s->model, &generation->engine, generation->drafts,
                                       generation->n_drafts, generation->tree_budget, err);
+    if (!status) generate_note_drafts(s->engine, generation->drafts, generation->n_drafts);
     if (!status) measure_costs(s);
     return status;
 }

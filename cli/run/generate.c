@@ -118,6 +118,13 @@ int generate_open_engine(fr_engine **out, const fr_model *model, const fr_engine
     return status;
 }
 
+void generate_note_drafts(const fr_engine *engine, const char *const *drafts, int n_drafts) {
+    for (int i = 0; i < n_drafts; i++) {
+        const char *notice = fr_engine_draft_notice(engine, drafts[i]);
+        if (*notice) fprintf(stderr, "forerun: %s\n", notice);
+    }
+}
+
 /* Leaves out the newline with which editors and echo end a file, because it is not meant as part of the prompt. */
 static size_t without_last_newline(const char *text, size_t n) {
     if (n > 0 && text[n - 1] == '\n') n--;
@@ -170,6 +177,7 @@ static int open_generator(Generator *g, const GenerateArgs *a, fr_error *err) {
     if (!status) status = open_grammar(g, a, err);
     if (!status)
         status = generate_open_engine(&g->engine, g->model, &a->engine, a->drafts, a->n_drafts, a->tree_budget, err);
+    if (!status) generate_note_drafts(g->engine, a->drafts, a->n_drafts);
     if (status || a->prompt) return status ? status : encode_prompt(g, a, a->prompt, strlen(a->prompt), err);
     return encode_prompt_file(g, a, err);
 }

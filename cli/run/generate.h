@@ -77,6 +77,8 @@ int generate_open_model(fr_model **out, const GenerateArgs *a, fr_error *err);
 /* Opens an engine with these drafts, and measures what forwards cost if the tree budget is automatic. */
 int generate_open_engine(fr_engine **out, const fr_model *model, const fr_engine_options *options,
                          const char *const *drafts, int n_drafts, int tree_budget, fr_error *err);
+/* Prints what the engine has to note about these drafts (fr_engine_draft_notice) on standard error. */
+void generate_note_drafts(const fr_engine *engine, const char *const *drafts, int n_drafts);
 /* Returns whether the conversation is written in the plain format. This format has no token that ends a turn, so a
  * model may go on with a question of its own; generate_stop_at_turns makes a request stop there. `stops` has room for
  * the stop strings of `o` and two more, and must live as long as `o`. */

@@ -461,6 +461,7 @@ static int open_all(Distill *d, DistillArgs *a, fr_error *err) {
     if (!status)
         status = generate_open_engine(&d->engine, d->model, &a->generate.engine, a->generate.drafts,
                                       a->generate.n_drafts, a->generate.tree_budget, err);
+    if (!status) generate_note_drafts(d->engine, a->generate.drafts, a->generate.n_drafts);
     /* Known costs make the default budget automatic, because a fixed one slows down several simultaneous requests. */
     if (!status && a->generate.n_drafts > 0 && a->generate.tree_budget == 0 && a->generate.engine.max_requests > 1)
         status = fr_engine_measure_costs(d->engine, err);

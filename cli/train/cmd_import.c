@@ -207,12 +207,12 @@ static int choose_reading(const ImportArgs *a, bool names_outputs, bool *counts_
 
 /* Published drafters were trained on the hidden states of 16-bit weights. */
 static void warn_of_quantisation(const ImportArgs *a, const Model *target) {
-    const GgufTensor *t = target->layers[0].matrices[MATRIX_O];
-    if (!t || t->type == TYPE_F32 || t->type == TYPE_F16 || t->type == TYPE_BF16) return;
+    const char *type = drafter_target_quantisation(target);
+    if (!type) return;
     fprintf(stderr,
             "warning: %s is quantised (%s), and published drafters are trained on 16-bit weights; the coarser the "
             "quantisation, the fewer tokens are accepted\n",
-            a->model, tensor_type_info(t->type)->name);
+            a->model, type);
 }
 
 /* Imports a drafter whose list of layers can be read in two ways. */

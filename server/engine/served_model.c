@@ -72,6 +72,10 @@ static int open_engine(ServedModel *m, const ServedModelOptions *o, fr_error *er
     if (!status) status = fr_engine_measure_costs(m->engine, err);
     if (!status && !(m->slots = calloc((size_t)m->max_requests, sizeof *m->slots)))
         status = error_memory(err, "slots", (size_t)m->max_requests);
+    for (int i = 0; i < m->n_drafts && !status; i++) {
+        const char *notice = fr_engine_draft_notice(m->engine, m->drafts[i]);
+        if (*notice) fprintf(stderr, "forerun: %s\n", notice);
+    }
     if (!status) note_costs(m);
     if (!status) note_cache(m);
     return status;

@@ -54,6 +54,16 @@ uint64_t drafter_weights_mark(const Gguf *g) {
     return hash64(&sum, sizeof sum, 0);
 }
 
+const char *drafter_target_quantisation(const Model *target) {
+    for (int32_t i = 0; i < target->hparams.n_layer; i++)
+        for (int32_t k = 0; k < LAYER_MATRICES; k++) {
+            const GgufTensor *t = target->layers[i].matrices[k];
+            if (t && t->type != TYPE_F32 && t->type != TYPE_F16 && t->type != TYPE_BF16)
+                return tensor_type_info(t->type)->name;
+        }
+    return NULL;
+}
+
 /* ---- method and target -------------------------------------------------------------------------- */
 
 enum { NAME_MAX_BYTES = 96 };
@@ -190,9 +200,9 @@ int drafter_file_open(DrafterFile *f, const char *path, const char *method, cons
     if (!status) status = gguf_check(target->gguf, err); /* the fingerprint reads the target's weights */
     if (!status) {
         f->is_published = drafter_file_published_method(f->gguf) != NULL;
-        bool has_fingerprint = gguf_find_key(f->gguf, DRAFTER_KEY("target.fingerprint")) >= 0;
+        f->names_target = gguf_find_key(f->gguf, DRAFTER_KEY("target.fingerprint")) >= 0;
         if (f->is_published) status = check_vocabulary(f->gguf, target, err);
-        if (!status && (has_fingerprint || !f->is_published)) status = check_target(f->gguf, target, err);
+        if (!status && (f->names_target || !f->is_published)) status = check_target(f->gguf, target, err);
     }
     fr_error changed; /* if the target's file has changed meanwhile, that is the real cause of any failure */
     int check = status == FR_OK || status == FR_ERR_MISMATCH ? gguf_check(target->gguf, &changed) : FR_OK;

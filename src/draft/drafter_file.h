@@ -35,10 +35,14 @@ uint64_t drafter_target_fingerprint(const Model *target);
 /* Identifies the weights of a drafter or of a draft model: a hash of the name, shape and first bytes of every tensor. */
 uint64_t drafter_weights_mark(const Gguf *g);
 
+/* Returns the name of the first tensor type of less than 16 bits in the target's layers; NULL: they have none. */
+const char *drafter_target_quantisation(const Model *target);
+
 typedef struct DrafterFile {
     Gguf *gguf;
     int64_t n_taken;   /* tensors that the method has read */
     bool is_published; /* by others */
+    bool names_target; /* by its fingerprint, which a published file lacks */
 } DrafterFile;
 
 /* Returns the method for which others published the file; NULL: it is none of those. */

@@ -30,12 +30,11 @@ static EngineDrafter *find_place(fr_engine *e) {
     return unused;
 }
 
-static EngineDrafter *find(fr_engine *e, const char *spec) {
-    for (int i = 0; i < ENGINE_MAX_DRAFTERS; i++) {
-        EngineDrafter *d = &e->drafters[i];
-        if (d->spec && strcmp(d->spec, spec) == 0) return d;
-    }
-    return NULL;
+/* Returns the place of the open drafter of a spec; -1: it is not open. */
+static int find(const fr_engine *e, const char *spec) {
+    for (int i = 0; i < ENGINE_MAX_DRAFTERS; i++)
+        if (e->drafters[i].spec && strcmp(e->drafters[i].spec, spec) == 0) return i;
+    return -1;
 }
 
 /* Returns the environment of a drafter for all requests of the engine and its prefix cache or, if is_own, for a single
@@ -68,7 +67,7 @@ static int open_drafter(Drafter **out, fr_engine *e, const char *spec, bool is_o
 }
 
 int drafter_pool_open_draft(fr_engine *e, const char *spec, fr_error *err) {
-    if (find(e, spec)) return FR_OK;
+    if (find(e, spec) >= 0) return FR_OK;
     Drafter *drafter;
     int status = open_drafter(&drafter, e, spec, false, err);
     if (status || !drafter) return status; /* "none" is no drafter */
@@ -83,6 +82,12 @@ int drafter_pool_open_draft(fr_engine *e, const char *spec, fr_error *err) {
     *place = (EngineDrafter){.spec = copy, .drafter = drafter};
     calibration_init(&place->calibration, NULL);
     return FR_OK;
+}
+
+const char *drafter_pool_notice(const fr_engine *e, const char *spec) {
+    int i = find(e, spec);
+    const Drafter *d = i < 0 ? NULL : e->drafters[i].drafter;
+    return d && d->class->notice ? d->class->notice(d) : "";
 }
 
 int drafter_pool_open_own(EngineDrafter *own, const EngineDrafter *pooled, fr_engine *e, fr_error *err) {
@@ -104,9 +109,10 @@ void drafter_pool_forget(fr_engine *e, int32_t sequence) {
 }
 
 EngineDrafter *drafter_pool_acquire(fr_engine *e, const char *spec) {
-    EngineDrafter *d = find(e, spec);
-    if (d) d->n_users++;
-    return d;
+    int i = find(e, spec);
+    if (i < 0) return NULL;
+    e->drafters[i].n_users++;
+    return &e->drafters[i];
 }
 
 void drafter_pool_release(EngineDrafter *d) {

@@ -33,6 +33,8 @@ typedef struct EngineDrafter {
 
 /* Opens the drafter of a spec unless it is open already. "none" opens nothing. */
 int drafter_pool_open_draft(fr_engine *e, const char *spec, fr_error *err);
+/* Returns what the open drafter of a spec has to note (DrafterClass.notice); "" if it is not open. */
+const char *drafter_pool_notice(const fr_engine *e, const char *spec);
 /* Opens a drafter with the spec of a pooled one for a single request, in which it has sequence 0
  * (DrafterClass.remembers). */
 int drafter_pool_open_own(EngineDrafter *own, const EngineDrafter *pooled, fr_engine *e, fr_error *err);

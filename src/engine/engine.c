@@ -235,6 +235,25 @@ int fr_engine_open_draft(fr_engine *e, const char *spec, fr_error *err) {
     return status;
 }
 
+/* The search for the notice of one of several drafters. */
+typedef struct NoticeSearch {
+    const fr_engine *engine;
+    const char *found; /* "": none yet */
+} NoticeSearch;
+
+static int find_notice(void *user, const char *spec, fr_error *err) {
+    NoticeSearch *s = user;
+    (void)err;
+    if (!*s->found) s->found = drafter_pool_notice(s->engine, spec);
+    return FR_OK;
+}
+
+const char *fr_engine_draft_notice(const fr_engine *e, const char *spec) {
+    NoticeSearch s = {e, ""};
+    if (e && spec) (void)drafter_each(spec, find_notice, &s, NULL);
+    return s.found;
+}
+
 int fr_engine_measure_costs(fr_engine *e, fr_error *err) {
     int status = engine_check_call(e, "fr_engine_measure_costs", err);
     if (status) return status;

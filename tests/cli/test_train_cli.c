@@ -148,6 +148,27 @@ static void eagle3_resumes_exactly_and_drafts(void **state) {
                1, "cannot be continued with these options: its --hot-tokens is another");
 }
 
+/* A file without its target's fingerprint is one that others published. The program notes once that the target is
+ * quantised. */
+static void a_published_file_notes_a_quantised_target(void **state) {
+    (void)state;
+    static const char *const targets[] = {DIR "/q8.gguf", VOCAB};
+    cli_expect("train eagle3 -m " VOCAB " --data " DATA " --valid 0 --length 16 --batch 4 --steps 1 --force -o " OUT, 0,
+               " tokens/s");
+    train_rig_shell("LC_ALL=C sed s/target.fingerprint/target.fingerprunt/ " OUT " >" DIR "/published.gguf");
+    cli_expect("quantize " VOCAB " " DIR "/q8.gguf --type Q8_0", 0, "");
+    for (int is_float = 0; is_float < 2; is_float++) {
+        char command[512], text[4096];
+        snprintf(command, sizeof command,
+                 "run -m %s -p 'the cat' -n 8 --ctx 16 --draft eagle3:file=" DIR "/published.gguf 2>&1",
+                 targets[is_float]);
+        assert_int_equal(cli_run(command, text, sizeof text), 0);
+        const char *note = strstr(text, "forerun: " DIR "/published.gguf: was published for 16-bit weights");
+        if (is_float ? note != NULL : !note || strstr(note + 9, "forerun: ") || !strstr(note, "--init"))
+            fail_msg("'%s'", text);
+    }
+}
+
 #define EAGLE \
     "train eagle -m " VOCAB " --data " DATA " --valid 0 --length 16 --batch 4 --steps 60 --threads 2 --force -o " OUT \
     " "
@@ -416,6 +437,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(kill_and_resume_change_no_byte),
         cmocka_unit_test(a_drafter_resumes_too_and_drafts),
         cmocka_unit_test(eagle3_resumes_exactly_and_drafts),
+        cmocka_unit_test(a_published_file_notes_a_quantised_target),
         cmocka_unit_test(noise_resumes_exactly),
         cmocka_unit_test(a_drafter_names_its_precision),
         cmocka_unit_test(medusa_measures_its_heads),

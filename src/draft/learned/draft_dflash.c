@@ -327,6 +327,8 @@ static int open_dflash(Drafter **out, const void *options, const DrafterEnv *env
     if (!status) status = read_weights(d, err);
     if (!status) status = drafter_file_finish(&d->learned.file, err);
     if (!status) status = open_layers(d, o, err);
+    if (!status && !d->learned.file.names_target)
+        learned_note_quantisation(&d->learned, o->file, "a target of more bits accepts more");
     if (status) {
         close_dflash(&d->learned.base);
         return status;
@@ -513,4 +515,5 @@ const DrafterClass draft_dflash_class = {
     .observe = learned_observe,
     .propose = learned_propose,
     .end = end,
+    .notice = learned_notice,
 };

@@ -200,6 +200,10 @@ static int open_eagle3(Drafter **out, const void *options, const DrafterEnv *env
     if (!status) status = read_weights(e, &keys, err);
     if (!status) status = drafter_file_finish(&d->learned.file, err);
     if (!status) status = open_layer(e, o, &keys, err);
+    if (!status && !d->learned.file.names_target)
+        learned_note_quantisation(&d->learned, o->file,
+                                  "adapt it with forerun train eagle3 -m TARGET --init FILE --from-traffic RECORDS "
+                                  "-o ADAPTED");
     if (status) {
         close_eagle3(&d->learned.base);
         return status;

@@ -130,6 +130,7 @@ static int open_mtp(Drafter **out, const void *options, const DrafterEnv *env, f
                                      .hidden_norm = m->nextn.hnorm,
                                      .embedding = m->embedding_memory ? &m->embedding : NULL};
     if (!status) status = eagle_open_layer(d, "mtp", &input, err);
+    if (!status && m->companion) learned_note_quantisation(&d->learned, o->file, "a target of more bits accepts more");
     if (status) {
         close_mtp(&d->learned.base);
         return status;

@@ -70,6 +70,6 @@ void eagle_end(Drafter *drafter, int32_t sequence);
     .needs_hidden = true, .set_sampling = learned_set_sampling, .begin = eagle_begin, \
     .observe_prompt = eagle_observe_prompt, .take_over = eagle_take_over, .n_held = eagle_n_held, .save = eagle_save, \
     .load = eagle_load, .observe_tree = eagle_observe_tree, .observe = learned_observe, .propose = learned_propose, \
-    .end = eagle_end
+    .end = eagle_end, .notice = learned_notice
 
 #endif

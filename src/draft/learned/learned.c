@@ -52,6 +52,15 @@ int learned_open_target(LearnedDrafter *d, const char *method, const DrafterEnv 
     return status;
 }
 
+void learned_note_quantisation(LearnedDrafter *d, const char *path, const char *remedy) {
+    const char *type = drafter_target_quantisation(d->target);
+    if (!type) return;
+    snprintf(d->notice, sizeof d->notice,
+             "%.200s: was published for 16-bit weights, and the target is quantised (%s), so fewer tokens may be "
+             "accepted; %s",
+             path, type, remedy);
+}
+
 int learned_reserve_group(LearnedDrafter *d, int32_t max_group, LearnedDraftFn *draft, fr_error *err) {
     const ArenaItem items[] = {ARENA_ITEM(&d->members, max_group)};
     d->max_group = max_group;
@@ -271,3 +280,5 @@ void learned_end(Drafter *drafter, int32_t sequence) {
     s->n_tokens = s->n_hidden = 0;
     s->has_noise = s->is_drawing = false;
 }
+
+const char *learned_notice(const Drafter *drafter) { return ((const LearnedDrafter *)drafter)->notice; }

@@ -99,6 +99,7 @@ struct LearnedDrafter {
     DrafterFile file;
     LearnedHead head;
     uint64_t weights_mark; /* of the drafter's file (drafter_weights_mark); 0: it has none */
+    char notice[512];      /* for learned_notice */
     int32_t n_embd, n_vocab, max_sequences, n_ctx;
     DrafterEnv env;      /* the environment that it was opened in */
     bool coupled, draws; /* options */
@@ -121,6 +122,10 @@ int learned_open(LearnedDrafter *d, const char *path, const char *method, const 
 /* Opens a method that has no file of its own. */
 int learned_open_target(LearnedDrafter *d, const char *method, const DrafterEnv *env, fr_error *err);
 void learned_release(LearnedDrafter *d); /* everything but the struct itself */
+
+/* Notes for learned_notice that the file at `path`, which others published, was trained on 16-bit weights, if the target
+ * is quantised. `remedy` is what the user can do. */
+void learned_note_quantisation(LearnedDrafter *d, const char *path, const char *remedy);
 
 /* "<method>.<what>", the name of a key or of a tensor in a drafter's file. */
 typedef struct LearnedName {
@@ -248,5 +253,6 @@ int learned_observe(Drafter *d, int32_t sequence, const int32_t *tokens, int64_t
 int learned_propose(Drafter *d, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
                     fr_error *err);
 void learned_end(Drafter *d, int32_t sequence);
+const char *learned_notice(const Drafter *d);
 
 #endif
