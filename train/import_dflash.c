@@ -7,6 +7,7 @@
  *     embed_tokens.weight [V][H]     left out if it is the target's
  *     lm_head.weight, d2t, t2d       optional
  *     markov_head.markov_w1.weight [V][r], markov_head.markov_w2.weight [D][r],
+ *     markov_head.gate_proj.weight [r][H + r] and .bias [r], where config.json's markov_head_type is gated,
  *     confidence_head.proj.weight [1][H + r] and .bias [1]      DSpark, optional
  *
  * config.json has the shape of the layers (import_config.c), block_size, mask_token_id and the list of layers. z-lab's
@@ -24,6 +25,7 @@ enum { MOST_STREAMS = 16, MOST_LAYERS = 32 };
 
 #define MARKOV_BEFORE "markov_head.markov_w1.weight"
 #define MARKOV_OUTPUT "markov_head.markov_w2.weight"
+#define MARKOV_GATE "markov_head.gate_proj"
 #define CONFIDENCE_HEAD "confidence_head.proj" /* .weight and .bias */
 
 static const char *const list_names[] = {"target_layer_ids", "aux_hidden_state_layer_ids"};
@@ -93,13 +95,10 @@ static int set_block(Import *x, const json_t *config, fr_error *err) {
         return import_refuse_config(x, "mask_token_id", err);
     import_set_int(x, DFLASH DFLASH_KEY_BLOCK, (int64_t)json_integer_value(block));
     import_set_int(x, DFLASH DFLASH_KEY_MASK, (int64_t)json_integer_value(mask));
-    const json_t *from_anchor = value_of(config, "sample_from_anchor"), *head = value_of(config, "markov_head_type");
+    const json_t *from_anchor = value_of(config, "sample_from_anchor");
     bool is_set = from_anchor ? json_is_true(from_anchor) : published_find(x->from, MARKOV_BEFORE) != NULL;
     gguf_set_bool(x->w, DRAFTER_KEY(DFLASH DFLASH_KEY_FROM_ANCHOR), is_set);
-    if (!json_is_string(head) || strcmp(json_string_value(head), "vanilla") == 0) return FR_OK;
-    return error_set(err, FR_ERR_UNSUPPORTED,
-                     "%s: the markov_head_type in its config.json is not supported; only vanilla is",
-                     published_path(x->from));
+    return FR_OK;
 }
 
 /* ---- tensors ---------------------------------------------------------------------------------------------- */
@@ -134,14 +133,27 @@ static int add_layer(Import *x, const ImportShape *s, int64_t i, fr_error *err) 
     return status;
 }
 
+/* Adds what a Markov head of that type has in addition. */
+static int add_gate(Import *x, const ImportShape *s, const char *type, int64_t rank, fr_error *err) {
+    if (strcmp(type, "vanilla") == 0) return FR_OK;
+    if (strcmp(type, "gated") != 0)
+        return error_set(err, FR_ERR_UNSUPPORTED,
+                         "%s: the markov_head_type in its config.json is not supported; vanilla and gated are",
+                         published_path(x->from));
+    int status = import_add(x, DFLASH_MARKOV_GATE ".weight", MARKOV_GATE ".weight", s->n_embd + rank, rank, NULL, err);
+    return status ? status : import_add(x, DFLASH_MARKOV_GATE ".bias", MARKOV_GATE ".bias", rank, 0, NULL, err);
+}
+
 /* Adds the heads of DSpark, if the checkpoint has them. */
-static int add_markov(Import *x, const ImportShape *s, fr_error *err) {
+static int add_markov(Import *x, const json_t *config, const ImportShape *s, fr_error *err) {
+    const char *type = json_string_value(value_of(config, "markov_head_type"));
     const SafeTensor *before = published_find(x->from, MARKOV_BEFORE), *d2t = published_find(x->from, "d2t");
     int64_t n_vocab = x->target->hparams.n_vocab, rank = before && before->n_dims == 2 ? before->dims[1] : 0;
     if (!before) return FR_OK;
     int status = import_add(x, DFLASH_MARKOV_BEFORE, MARKOV_BEFORE, rank, n_vocab, NULL, err);
     if (!status)
         status = import_add(x, DFLASH_MARKOV_OUTPUT, MARKOV_OUTPUT, rank, d2t ? d2t->dims[0] : n_vocab, NULL, err);
+    if (!status) status = add_gate(x, s, type ? type : "vanilla", rank, err);
     if (status || !published_find(x->from, CONFIDENCE_HEAD ".weight")) return status;
     status = import_add(x, DFLASH_CONFIDENCE ".weight", CONFIDENCE_HEAD ".weight", s->n_embd + rank, 1, NULL, err);
     if (status || !published_find(x->from, CONFIDENCE_HEAD ".bias")) return status;
@@ -163,7 +175,7 @@ static int add_all(Import *x, const json_t *config, fr_error *err) {
     if (!status) status = import_add(x, DFLASH_CONTEXT_NORM, "hidden_norm.weight", s.n_embd, 0, NULL, err);
     for (int64_t i = 0; i < n_layer && !status; i++) status = add_layer(x, &s, i, err);
     if (!status) status = import_add(x, DFLASH_OUTPUT_NORM, "norm.weight", s.n_embd, 0, NULL, err);
-    if (!status) status = add_markov(x, &s, err);
+    if (!status) status = add_markov(x, config, &s, err);
     if (!status) status = import_add_head(x, DFLASH_OUTPUT, s.n_embd, err);
     return status ? status : import_add_embedding(x, DFLASH_EMBEDDING, s.n_embd, err);
 }

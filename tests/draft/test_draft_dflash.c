@@ -29,7 +29,7 @@ typedef struct File {
     TensorType type;
     int32_t H, n_head, n_kv, dim, ff, n_layer, n_tokens, block, mask, window;
     int32_t rank; /* of the Markov head; 0: there is none */
-    bool has_embedding, has_head_norms, has_sinks, is_causal, from_anchor;
+    bool has_embedding, has_head_norms, has_sinks, is_causal, from_anchor, is_gated;
     int32_t n_streams, streams[MAX_STREAMS]; /* numbers of layers that have run */
 } File;
 
@@ -98,6 +98,23 @@ static const File files[] = {
      .from_anchor = true, /* without a key */
      .n_streams = 2,
      .streams = {0, 2}},
+    {.path = "build/dflash-4.gguf",
+     .layout = OWN,
+     .type = TYPE_F32,
+     .H = 64,
+     .n_head = 2,
+     .n_kv = 1,
+     .dim = 32,
+     .ff = 64,
+     .n_layer = 1,
+     .n_tokens = 150,
+     .block = 4,
+     .mask = 12,
+     .rank = 8,
+     .is_gated = true,
+     .from_anchor = true,
+     .n_streams = 1,
+     .streams = {1}},
 };
 enum { N_FILES = sizeof files / sizeof *files };
 
@@ -112,6 +129,7 @@ typedef struct FileWeights {
     LayerWeights layers[MAX_LAYERS];
     float *fc, *context_norm, *output_norm, *output, *embedding;
     float *before, *markov, *confidence, *confidence_bias; /* [V][rank], [n_tokens][rank], [H + rank], [1] */
+    float *gate, *gate_bias;                               /* [rank][H + rank], [rank] */
     int64_t map[V];
 } FileWeights;
 static FileWeights weights[N_FILES];
@@ -199,6 +217,10 @@ static void add_tensors(const File *f, FileWeights *w) {
     if (f->rank == 0) return;
     w->before = learned_rig_tensor(r, "markov_w1.weight", f->type, f->rank, V, 1);
     w->markov = learned_rig_tensor(r, "markov_w2.weight", f->type, f->rank, f->n_tokens, 1);
+    if (f->is_gated) {
+        w->gate = learned_rig_tensor(r, "markov_gate.weight", TYPE_F32, f->H + f->rank, f->rank, 0.3);
+        w->gate_bias = learned_rig_tensor(r, "markov_gate.bias", TYPE_F32, f->rank, 0, 1);
+    }
     w->confidence = learned_rig_tensor(r, "conf_proj.weight", TYPE_F32, f->H + f->rank, 1, 0.2);
     w->confidence_bias = learned_rig_tensor(r, "conf_proj.bias", TYPE_F32, 1, 0, 1);
 }
@@ -328,9 +350,15 @@ static void find_children(const FileWeights *w, const Position *p, int32_t befor
                           double *log_p) {
     const File *f = w->file;
     int32_t D = f->n_tokens ? f->n_tokens : V;
-    double own[V], all[V], bias[V] = {0}, vector[32];
-    for (int32_t i = 0; i < f->rank; i++) vector[i] = (double)w->before[before * f->rank + i];
-    if (f->rank) learned_rig_linear(w->markov, NULL, vector, f->rank, D, bias);
+    double own[V], all[V], bias[V] = {0}, vector[32], gates[32], gated[32], state[MAX_H + 32];
+    for (int32_t i = 0; i < f->rank; i++) gated[i] = vector[i] = (double)w->before[before * f->rank + i];
+    if (f->is_gated) {
+        memcpy(state, p->hidden, (size_t)f->H * sizeof *state);
+        memcpy(state + f->H, vector, (size_t)f->rank * sizeof *state);
+        learned_rig_linear(w->gate, w->gate_bias, state, f->H + f->rank, f->rank, gates);
+        for (int32_t i = 0; i < f->rank; i++) gated[i] /= 1 + exp(-gates[i]);
+    }
+    if (f->rank) learned_rig_linear(w->markov, NULL, gated, f->rank, D, bias);
     for (int32_t i = 0; i < D; i++) own[i] = p->logits[i] + bias[i];
     learned_rig_log_softmax(own, D);
     for (int32_t i = 0; i < V; i++) all[i] = -1e9;

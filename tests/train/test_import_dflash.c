@@ -44,6 +44,8 @@ typedef struct Layout {
     bool is_speculators;
     const char *list, *block, *types; /* parts of config.json */
     const char *extra;                /* a tensor more; NULL: none */
+    const char *head;                 /* markov_head_type of speculators' layout; NULL: vanilla */
+    bool has_gate;
 } Layout;
 
 typedef struct Pair {
@@ -110,8 +112,8 @@ static void write_config(const Layout *l) {
     if (l->is_speculators)
         fprintf(f,
                 "{\"transformer_layer_config\": {%s}, \"aux_hidden_state_layer_ids\": %s, \"mask_token_id\": 9, "
-                "\"block_size\": %s, \"markov_head_type\": \"vanilla\"}",
-                shape, l->list, l->block);
+                "\"block_size\": %s, \"markov_head_type\": \"%s\"}",
+                shape, l->list, l->block, l->head ? l->head : "vanilla");
     else
         fprintf(f,
                 "{\"architectures\": [\"DFlashDraftModel\"], %s, \"sliding_window\": 6, \"layer_types\": %s, "
@@ -120,7 +122,7 @@ static void write_config(const Layout *l) {
     assert_int_equal(fclose(f), 0);
 }
 
-static void add_head(Pair *p) {
+static void add_head(Pair *p, bool has_gate) {
     int64_t offsets[D];
     add(p, "output.weight", "lm_head.weight", H, D, 0.3);
     for (int64_t i = 0; i < D; i++) p->tokens[i] = 3 * i + 1, offsets[i] = 2 * i + 1;
@@ -128,6 +130,10 @@ static void add_head(Pair *p) {
     safetensors_build_add_i64s(&p->published, "d2t", offsets, D);
     add(p, "markov_w1.weight", "markov_head.markov_w1.weight", RANK, V, 1);
     add(p, "markov_w2.weight", "markov_head.markov_w2.weight", RANK, D, 0.5);
+    if (has_gate) {
+        add(p, "markov_gate.weight", "markov_head.gate_proj.weight", H + RANK, RANK, 0.3);
+        add(p, "markov_gate.bias", "markov_head.gate_proj.bias", RANK, 0, 1);
+    }
     add(p, "conf_proj.weight", "confidence_head.proj.weight", H + RANK, 1, 0.1);
     add(p, "conf_proj.bias", "confidence_head.proj.bias", 1, 0, 0.1);
 }
@@ -144,7 +150,7 @@ static void write_both(const Layout *l) {
     add(&p, "enc.output_norm.weight", "hidden_norm.weight", H, 0, 1);
     add(&p, "output_norm.weight", "norm.weight", H, 0, 1);
     for (int i = 0; i < N_LAYER; i++) add_layer(&p, i);
-    if (l->is_speculators) add_head(&p);
+    if (l->is_speculators) add_head(&p, l->has_gate);
     if (l->is_speculators) { /* the target's embedding, which is left out */
         float *e = malloc(sizeof *e * V * H);
         for (int32_t v = 0; v < V; v++) model_embedding(target->model, v, e + v * H);
@@ -184,15 +190,17 @@ static void propose(LearnedReader *reader, const char *spec, Tree *out) {
 #define TYPES "[\"sliding_attention\", \"full_attention\"]"
 
 static const Layout of_zlab = {.list = "[0, 1]", .block = "5", .types = TYPES},
-                    of_speculators = {.is_speculators = true, .list = "[1, 2]", .block = "5"};
+                    of_speculators = {.is_speculators = true, .list = "[1, 2]", .block = "5"},
+                    gated = {.is_speculators = true, .list = "[1, 2]", .block = "5", .head = "gated", .has_gate = true};
 
 static void both_files_draft_the_same(void **state) {
     (void)state;
     static Tree trees[2];
-    for (int i = 0; i < 2; i++) {
+    static const Layout *const layouts[] = {&of_zlab, &of_speculators, &gated};
+    for (int i = 0; i < 3; i++) {
         fr_error err = {0};
         LearnedReader reader;
-        write_both(i ? &of_speculators : &of_zlab);
+        write_both(layouts[i]);
         if (try_import(i == 0, &err)) fail_msg("%s", err.message); /* only z-lab's list names outputs */
         learned_rig_open_reader(&reader, target);
         propose(&reader, "dflash:file=" DIRECT, &trees[0]);
@@ -218,6 +226,9 @@ static void checkpoints_that_do_not_fit_are_refused(void **state) {
         {{.list = "[0, 1]", .block = "1", .types = TYPES}, "the block_size in its config.json"},
         {{.list = "[0, 1]", .block = "5", .types = "[\"full_attention\"]"}, "the layer_types in its config.json"},
         {{.list = "[0, 1]", .block = "5", .types = TYPES, .extra = "candidate_selector.weight"}, "candidate_selector"},
+        {{.is_speculators = true, .list = "[0, 1]", .block = "5", .head = "rnn"}, "vanilla and gated are"},
+        {{.is_speculators = true, .list = "[0, 1]", .block = "5", .head = "gated"}, "gate_proj.weight"},
+        {{.is_speculators = true, .list = "[0, 1]", .block = "5", .has_gate = true}, "gate_proj"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         fr_error err = {0};

@@ -447,9 +447,10 @@ static void grow_products(Dflash *d, const LearnedMember *m, int32_t first) {
 static int32_t expand(Dflash *d, const LearnedMember *m, int32_t first, int32_t node) {
     const Executor *e = d->layers.executor;
     int32_t path[TREE_MAX_NODES], n_path = learned_path(m->tree, node, path), token = m->tree->nodes[node].token;
-    const float *logits = markov_head_logits(&d->markov, token, executor_logits(e, first + n_path));
+    const float *hidden = executor_hidden(e, first + n_path);
+    const float *logits = markov_head_logits(&d->markov, token, hidden, executor_logits(e, first + n_path));
     int32_t n = find_top(d, m, path, n_path, logits, node);
-    markov_head_correct(&d->markov, token, executor_hidden(e, first + n_path), d->log_p + node * d->n_ranks, n);
+    markov_head_correct(&d->markov, token, hidden, d->log_p + node * d->n_ranks, n);
     return n;
 }
 

@@ -231,7 +231,8 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
  *   output_norm.weight [H]
  *   output.weight [D][H], token_embd.weight [V][H], d2t [D] and rope_freqs.weight, as for eagle3
  *   DSpark, optional (logit_corrections.h has MarkovHead; r is its rank): markov_w1.weight [V][r], markov_w2.weight
- *   [D][r], conf_proj.weight [H + r] or [1][H + r] and .bias [1], both optional
+ *   [D][r], conf_proj.weight [H + r] or [1][H + r] and .bias [1], both optional, and for a gated Markov head
+ *   markov_gate.weight [r][H + r] and .bias [r]. This name is ours: no GGUF file of others with a gate is known
  *
  * Older files of the architecture dflash-draft have other names for some of them, and count target_layer_ids from the
  * output of layer 0. */
@@ -253,6 +254,7 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
 #define DFLASH_ROPE_FACTORS "rope_freqs.weight"
 #define DFLASH_MARKOV_BEFORE "markov_w1.weight"
 #define DFLASH_MARKOV_OUTPUT "markov_w2.weight"
+#define DFLASH_MARKOV_GATE "markov_gate"
 #define DFLASH_CONFIDENCE "conf_proj"
 #define DFLASH_LAYER "blk.%d.%s.weight" /* printf format of the names below */
 #define DFLASH_ATTN_NORM "attn_norm"

@@ -5,8 +5,12 @@
  * "New" and "San", the next position gives "York" and "Francisco" the same probabilities.
  *
  * The idea. A vector of the token before, of a low rank, makes a bias on all logits: logits + W2 w1(token). A node of a
- * tree is the token before its children, so every node has a distribution of its own. The confidence head reads the
- * hidden state of the position and that vector:
+ * tree is the token before its children, so every node has a distribution of its own. A gated head weighs the numbers of
+ * the vector by the hidden state of the position, so that the bias can be small where the position itself is sure:
+ *
+ *     logits + W2 (g * w1(token)),     g = 1 / (1 + exp(-(G [hidden ; w1(token)] + b)))
+ *
+ * The confidence head reads the hidden state and the vector, which is not gated:
  *
  *     c = 1 / (1 + exp(-(w [hidden ; w1(token)] + b)))      the chance of the best child; the others are scaled to match
  *
@@ -14,6 +18,7 @@
  * Proof: tests/draft/test_draft_dflash.c. */
 #include "draft/learned/logit_corrections.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Reads the confidence head, if the file has one. It is a Confidence that does not use the drafter's own estimate. */
@@ -43,6 +48,15 @@ static int read_confidence(MarkovHead *m, fr_error *err) {
     return status;
 }
 
+/* Opens the gate, if the file has one. */
+static int open_gate(MarkovHead *m, fr_error *err) {
+    int64_t n = m->n_embd + m->rank;
+    const LearnedBuffer buffers[] = {{&m->pair, n}, {&m->gates, m->rank}};
+    if (!drafter_file_has(&m->learned->file, DFLASH_MARKOV_GATE ".weight")) return FR_OK;
+    int status = learned_linear_open(m->learned, DFLASH_MARKOV_GATE, n, m->rank, true, 1, &m->gate, err);
+    return status ? status : learned_open_buffers(m->learned, buffers, ARENA_COUNT(buffers), err);
+}
+
 int markov_head_open(MarkovHead *m, LearnedDrafter *learned, int32_t n_embd, int32_t n_vocab, fr_error *err) {
     const GgufTensor *t = gguf_find_tensor(learned->file.gguf, DFLASH_MARKOV_BEFORE), *output;
     if (!t) return FR_OK;
@@ -58,17 +72,32 @@ int markov_head_open(MarkovHead *m, LearnedDrafter *learned, int32_t n_embd, int
         status = learned->backend->linear_open(&m->output, learned->device, learned->weights, output, NULL, 1, err);
     if (!status) status = learned_open_buffers(learned, buffers, ARENA_COUNT(buffers), err);
     if (!status) status = arena_take(&learned->arena, items, ARENA_COUNT(items), "a Markov head", err);
+    if (!status) status = open_gate(m, err);
     return status ? status : read_confidence(m, err);
 }
 
 void markov_head_close(MarkovHead *m) {
-    if (m->rank) learned_linear_close(m->learned, m->output);
+    if (m->rank) {
+        learned_linear_close(m->learned, m->output);
+        learned_linear_close(m->learned, m->gate);
+    }
     own_embedding_close(&m->before);
     confidence_close(&m->confidence);
 }
 
-const float *markov_head_logits(MarkovHead *m, int32_t token, const float *logits) {
+/* Multiplies the vector of the token before by the gate. */
+static void apply_gate(MarkovHead *m, const float *hidden) {
+    float *vector = m->narrow->floats;
+    learned_write(m->pair, 0, hidden, m->n_embd);
+    learned_write(m->pair, m->n_embd, vector, m->rank);
+    learned_linear(m->learned, m->gate, LINEAR_SET, m->pair, 1, m->gates);
+    buffer_pull(m->gates, 0, m->rank);
+    for (int32_t i = 0; i < m->rank; i++) vector[i] /= 1 + expf(-m->gates->floats[i]);
+}
+
+const float *markov_head_logits(MarkovHead *m, int32_t token, const float *hidden, const float *logits) {
     embedding_row(&m->before.tensor, token, m->narrow->floats);
+    if (m->gate) apply_gate(m, hidden);
     buffer_push(m->narrow, 0, m->rank);
     learned_linear(m->learned, m->output, LINEAR_SET, m->narrow, 1, m->wide);
     buffer_pull(m->wide, 0, m->n_vocab);
