@@ -126,7 +126,9 @@ static void learn_sequence(void *ctx, int i_run, int32_t i, float *grads, TrainS
                                .embd = t->target.embd,
                                .head = t->target.head,
                                .streams = t->streams ? t->streams + i * streams_of_sequence(t, b->length) : NULL,
-                               .noise = noise_of(task, i_run, i)};
+                               .noise = noise_of(task, i_run, i),
+                               .seed = t->options.seed,
+                               .i_sequence = b->i_sequence + i};
     class->learn(t->options.net, w, grads ? dw : NULL, t->acts[i_run], &seq, task->weight, sums);
 }
 

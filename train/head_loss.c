@@ -67,11 +67,8 @@ static real take_own(const HeadLoss *h, real *out, const real *p) {
     return sum > 0 ? mean - sum * log(sum) : 0;
 }
 
-bool head_loss_next(HeadLoss *h, const TrainSequence *seq, int32_t *from) {
-    h->n = 0;
-    for (; *from < seq->T && h->n < HEAD_LOSS_ROWS; ++*from)
-        if (seq->loss_mask[*from]) h->positions[h->n++] = *from;
-    if (h->n == 0) return false;
+/* Computes the target's distributions at the current positions. */
+static void find_dist(HeadLoss *h, const TrainSequence *seq) {
     gather(h->target_hidden, seq->hidden, h->positions, h->n, 0, h->C);
     linear_forward(h->logits, h->target_hidden, seq->head, NULL, h->n, h->C, h->V);
     const int32_t *own_of = h->options.own_of;
@@ -84,7 +81,21 @@ bool head_loss_next(HeadLoss *h, const TrainSequence *seq, int32_t *from) {
         h->best[i] = own_of[h->best[i]];
         h->log_dist[i] = take_own(h, h->dist + i * h->D, p);
     }
+}
+
+bool head_loss_next(HeadLoss *h, const TrainSequence *seq, int32_t *from) {
+    h->n = 0;
+    for (; *from < seq->T && h->n < HEAD_LOSS_ROWS; ++*from)
+        if (seq->loss_mask[*from]) h->positions[h->n++] = *from;
+    if (h->n == 0) return false;
+    find_dist(h, seq);
     return true;
+}
+
+void head_loss_at(HeadLoss *h, const TrainSequence *seq, const int32_t *positions, int32_t n) {
+    h->n = n;
+    memcpy(h->positions, positions, (size_t)n * sizeof *positions);
+    find_dist(h, seq);
 }
 
 /* Returns how many tokens rank before token k by x, ties going to the lower token. */

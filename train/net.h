@@ -31,7 +31,7 @@ typedef struct TrainBatch {
     int64_t i_sequence;       /* number of the first sequence in the run; every sequence learned has its own */
 } TrainBatch;
 
-enum { TRAIN_MAX_STEPS = 8, TRAIN_RANKS = 32 };
+enum { TRAIN_MAX_STEPS = 16, TRAIN_RANKS = 32 };
 
 /* Sums over the predictions in the loss, from which the loop computes means. Arrays are indexed by step ahead. */
 typedef struct TrainSums {
@@ -83,6 +83,8 @@ typedef struct TrainSequence {
     const real *head;         /* [V][C] the target's output matrix */
     const real *streams;      /* [T][n_streams][C] the target's residual streams after chosen layers; NULL: none */
     const real *noise;        /* [T][C] added to the states that eagle reads, not to those in its loss; NULL: none */
+    uint64_t seed;            /* of the run; with the next one the key of what is drawn for this sequence */
+    int64_t i_sequence;       /* its number in the run */
 } TrainSequence;
 
 /* The initial values of a tensor. */

@@ -19,7 +19,7 @@ typedef struct HeadLossOptions {
     double token_weight, hidden_weight; /* 0: without that part */
     bool hard_labels;
     Regression regression;
-    int32_t n_steps;            /* the loss of a sequence is the mean over its steps; at most 8 */
+    int32_t n_steps;            /* the loss of a sequence is the mean over its steps; at most TRAIN_MAX_STEPS */
     bool has_margins;           /* HeadLoss.margin is computed */
     const double *step_weights; /* [n_steps] of that mean, not all 0; NULL: all 1. Borrowed */
     int32_t n_hidden_steps;     /* the later steps have no regression; 0: all steps have it */
@@ -57,6 +57,8 @@ void head_loss_close(HeadLoss *h); /* a zeroed one is fine */
 /* Collects the next positions in the loss mask, from *from on, and the target's distributions at them; *from advances.
  * False: there are none left. Begin with *from = 1: no step predicts at position 0. */
 bool head_loss_next(HeadLoss *h, const TrainSequence *seq, int32_t *from);
+/* Makes these the current positions, which are n <= HEAD_LOSS_ROWS in ascending order, all in the loss mask. */
+void head_loss_at(HeadLoss *h, const TrainSequence *seq, const int32_t *positions, int32_t n);
 
 /* Step s at the current positions. x: [T][C] the drafter's rows by the position t they start from, so position p reads
  * row p - s (positions below s are left out). w: [V][C] the output matrix. info: [n][V] is added to the logits, or
@@ -296,6 +298,27 @@ typedef struct Eagle3Net {
 } Eagle3Net;
 
 extern const NetClass eagle3_net_class;
+
+/* DFlash's layers. */
+enum { DFLASH_MAX_BLOCK = 16 };
+
+typedef struct DflashNet {
+    int32_t C, V; /* the target's */
+    int32_t n_layer, n_ff, n_head, n_head_kv, head_dim, n_streams;
+    int32_t block, mask; /* slots of a block, at most DFLASH_MAX_BLOCK; the token in all but the first */
+    int32_t n_anchors;   /* blocks that learn from a sequence */
+    bool from_anchor;    /* a slot predicts the token after its own place */
+    bool is_causal;      /* a slot does not see later ones */
+    bool has_head_norms; /* queries and keys have norms */
+    bool qk_start_anew;  /* as in UnrollShape */
+    float rms_eps, embedding_scale;
+    const Rope *rope;      /* rotates halves; borrowed */
+    HeadLossOptions loss;  /* its n_steps: the predictions of a block; no loss of hidden states */
+    int32_t n_ctx;         /* for the file, as `layers` */
+    const int32_t *layers; /* [n_streams] how many layers have run when each stream is read; borrowed */
+} DflashNet;
+
+extern const NetClass dflash_net_class;
 
 /* Medusa's heads. */
 typedef struct MedusaNet {

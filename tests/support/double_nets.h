@@ -20,6 +20,7 @@
 #define NET_NAME_2(net, name) net##_##name
 #define NET_NAME_1(net, name) NET_NAME_2(net, name)
 #define NET_NAME(name) NET_NAME_1(NET, name)
+#define OUTPUT_NORM NET_NAME(OUTPUT_NORM)
 #define acts_close NET_NAME(acts_close)
 #define acts_open NET_NAME(acts_open)
 #define learn NET_NAME(learn)
@@ -30,6 +31,21 @@
 #define set_keys NET_NAME(set_keys)
 #define tensor NET_NAME(tensor)
 #define tensors_of_head NET_NAME(tensors_of_head)
+#define acts_name NET_NAME(acts_name)
+#define add_to NET_NAME(add_to)
+#define attention_back NET_NAME(attention_back)
+#define attention_block NET_NAME(attention_block)
+#define attention_of NET_NAME(attention_of)
+#define backward NET_NAME(backward)
+#define feed_forward_back NET_NAME(feed_forward_back)
+#define feed_forward_block NET_NAME(feed_forward_block)
+#define forward NET_NAME(forward)
+#define kv_dim NET_NAME(kv_dim)
+#define open_layer NET_NAME(open_layer)
+#define q_dim NET_NAME(q_dim)
+#define streams_width NET_NAME(streams_width)
+#define tensor_of_layer NET_NAME(tensor_of_layer)
+#define zero NET_NAME(zero)
 #define NET medusa
 #include "train/medusa_net.c"
 #undef NET
@@ -45,6 +61,9 @@
 #define NET eagle3
 #include "train/eagle3_net.c"
 #undef NET
+#define NET dflash
+#include "train/dflash_net.c"
+#undef NET
 #undef acts_close
 #undef acts_open
 #undef learn
@@ -55,5 +74,21 @@
 #undef set_keys
 #undef tensor
 #undef tensors_of_head
+#undef OUTPUT_NORM
+#undef acts_name
+#undef add_to
+#undef attention_back
+#undef attention_block
+#undef attention_of
+#undef backward
+#undef feed_forward_back
+#undef feed_forward_block
+#undef forward
+#undef kv_dim
+#undef open_layer
+#undef q_dim
+#undef streams_width
+#undef tensor_of_layer
+#undef zero
 
 #endif

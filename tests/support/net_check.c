@@ -57,7 +57,7 @@ static void open_rig(Rig *r, const NetCase *c, int32_t T, double weight) {
     r->embd = random_numbers(2, (int64_t)c->V * c->C, 1);
     r->head = random_numbers(3, (int64_t)c->V * c->C, 1);
     r->streams = random_numbers(4, (int64_t)T * NET_CHECK_STREAMS * c->C, 1);
-    r->seq = (TrainSequence){T, r->tokens, r->loss_mask, r->hidden, r->embd, r->head, r->streams, NULL};
+    r->seq = (TrainSequence){T, r->tokens, r->loss_mask, r->hidden, r->embd, r->head, r->streams, NULL, 0, 0};
 }
 
 static void close_rig(Rig *r) {

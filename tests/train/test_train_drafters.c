@@ -50,6 +50,7 @@ static RedrafterNet redrafter;
 static UnrollNet eagles[5], lyannas[15];
 static SpaceNet spaces[3];
 static Eagle3Net eagle3s[5];
+static DflashNet dflashes[5];
 
 static void add_case(const char *what, const NetClass *class, const void *net) {
     cases[n_cases++] = (NetCase){what, class, net, C, V};
@@ -185,6 +186,28 @@ static void add_own_vocabulary(Eagle3Net *net, const char *what, const HeadLossO
     net->loss.n_own = 5;
 }
 
+/* With two layers; a block predicts at three places. */
+static void add_dflash(DflashNet *net, const char *what, const HeadLossOptions *loss, bool from_anchor) {
+    *net = (DflashNet){.C = C,
+                       .V = V,
+                       .n_layer = 2,
+                       .n_ff = 7,
+                       .n_head = 4,
+                       .n_head_kv = 2,
+                       .head_dim = 6,
+                       .n_streams = NET_CHECK_STREAMS,
+                       .block = loss->n_steps + !from_anchor,
+                       .mask = 5,
+                       .n_anchors = 20,
+                       .from_anchor = from_anchor,
+                       .has_head_norms = true,
+                       .rms_eps = 1e-5f,
+                       .embedding_scale = 1.5f,
+                       .rope = &rope,
+                       .loss = *loss};
+    add_case(what, &dflash_net_class, net);
+}
+
 static int make_cases(void **state) {
     (void)state;
     const RopeParams params = {.style = ROPE_HALVES, .n_rot = 4, .base = 100, .factor = 1};
@@ -231,6 +254,13 @@ static int make_cases(void **state) {
     add_eagle3(&eagle3s[2], "eagle3, the target's LM head, a bias of fc", &one_step, C);
     add_own_vocabulary(&eagle3s[3], "eagle3, a vocabulary of its own", &soft_labels);
     add_own_vocabulary(&eagle3s[4], "eagle3, the same with hard labels", &hard_tokens);
+    add_dflash(&dflashes[0], "dflash", &soft_labels, true);
+    add_dflash(&dflashes[1], "dflash, masks that predict their own place", &weighted_tokens, false);
+    add_dflash(&dflashes[2], "dflash, causal, one layer, no norms of heads", &soft_labels, true);
+    add_dflash(&dflashes[3], "dflash, hard labels", &hard_tokens, false);
+    add_dflash(&dflashes[4], "dflash, drawn anchors", &soft_labels, false);
+    dflashes[2].is_causal = true, dflashes[2].n_layer = 1, dflashes[2].has_head_norms = false;
+    dflashes[3].n_anchors = 1000, dflashes[4].n_anchors = 4;
     eagle3s[0].norms_streams = eagle3s[0].keeps_normed = true;
     eagle3s[1].norms_each = eagle3s[1].continues_normed = true;
     eagle3s[2].has_own_output = false, eagle3s[2].has_fc_bias = true;

@@ -148,7 +148,7 @@ static double log_q(const Eagle3Net *net, const int32_t *tokens, const float *hi
     double sums[2] = {0};
     int32_t p = N_TEXT - 2 + n;
     uint8_t loss_mask[N_TEXT + DEPTH] = {0};
-    const TrainSequence seq = {p + 1, tokens, loss_mask, hidden, frozen.embd, frozen.head, streams, NULL};
+    const TrainSequence seq = {p + 1, tokens, loss_mask, hidden, frozen.embd, frozen.head, streams, NULL, 0, 0};
     loss_mask[p] = 1;
     for (int32_t i = 0; i < 2 && n - i > 0; i++) {
         Eagle3Net part = *net;

@@ -100,7 +100,7 @@ static void open_run(const struct Case *of, int32_t T, double weight) {
     }
     for (int64_t i = 0; i < at; i++) run.values[i] = rng_uniform(5, RNG_TEST, (uint64_t)i, 0) - 0.5;
     for (int32_t i = 0; i < T; i++) loss_mask[i] = i > 4 && i % 4 != 1; /* a prompt, and gaps */
-    run.seq = (TrainSequence){T, tokens, loss_mask, hidden, embd, head, NULL, NULL};
+    run.seq = (TrainSequence){T, tokens, loss_mask, hidden, embd, head, NULL, NULL, 0, 0};
     run.acts = of->class->acts_open(of->net, T + 3, NULL);
     assert_non_null(run.acts);
 }

@@ -167,7 +167,7 @@ static TrainSums loss_at(const NetClass *class, const void *net, const int32_t *
     loss_mask[p] = 1;
     void *acts = class->acts_open(net, p + 1, NULL);
     assert_non_null(acts);
-    const TrainSequence seq = {p + 1, tokens, loss_mask, hidden, frozen.embd, frozen.head, NULL, NULL};
+    const TrainSequence seq = {p + 1, tokens, loss_mask, hidden, frozen.embd, frozen.head, NULL, NULL, 0, 0};
     class->learn(net, weights, NULL, acts, &seq, 0, &sums);
     class->acts_close(acts);
     return sums;

@@ -135,7 +135,7 @@ static const char *key_named(KeyReader *r, const char *const names[3]) {
 static void read_mask(KeyReader *r, DflashKeys *k) {
     const char *name = key_named(r, (const char *const[]){DFLASH_KEY_MASK, OLD DFLASH_KEY_MASK, NULL});
     int64_t of_vocabulary = -1;
-    if (gguf_get_i64(k->learned->file.gguf, "tokenizer.ggml.mask_token_id", &of_vocabulary) && key_index(r, name) < 0) {
+    if (gguf_get_i64(k->learned->file.gguf, DFLASH_VOCABULARY_MASK, &of_vocabulary) && key_index(r, name) < 0) {
         if (of_vocabulary < 0 || of_vocabulary >= k->learned->n_vocab)
             key_fail(r, FR_ERR_MISMATCH,
                      "its mask token %lld is not a token of the target; run the target that it was "

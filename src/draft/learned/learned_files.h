@@ -240,6 +240,7 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
 #define DFLASH_KEY_BLOCK "block_size"
 #define DFLASH_KEY_LAYERS "target_layers"
 #define DFLASH_KEY_MASK "mask_token_id"
+#define DFLASH_VOCABULARY_MASK "tokenizer.ggml.mask_token_id"
 #define DFLASH_KEY_TARGET_WIDTH "target_hidden_size"
 #define DFLASH_KEY_CAUSAL "attention.causal"
 #define DFLASH_KEY_FROM_ANCHOR "sample_from_anchor"
