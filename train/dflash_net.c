@@ -1,5 +1,5 @@
-/* dflash_net.c - the network of `dflash` as src/draft/learned/draft_dflash.c runs it. An anchor is a position t after which a
- * block of B slots begins: the pending token x_{t+1}, then B - 1 times the mask token m.
+/* dflash_net.c - the network of `dflash` as src/draft/learned/draft_dflash.c runs it. An anchor is a position t after
+ * which a block of B slots begins: the pending token x_{t+1}, then B - 1 times the mask token m.
  *
  *     g_j = norm(fc [s_1 ; ... ; s_S])                     streams of the frozen target at position j
  *     k_j, v_j = rope(norm_k(Wk g_j)), Wv g_j              in each layer, for the context j = 0 .. t
@@ -14,16 +14,16 @@
  *     from_anchor           step 1  2     3                each slot predicts the token after its own place
  *     otherwise                     1     2                each mask predicts the token in its place
  *
- * A block reads no token after the pending one, so all blocks of a sequence run at once. Each costs B rows in every layer,
- * so only some positions are anchors: up to n_anchors of those with a prediction in the loss mask are drawn anew whenever
- * the sequence is learned. A loss is multiplied by the ratio of all such positions to those drawn, so that its mean does not
- * depend on n_anchors.
+ * A block reads no token after the pending one, so all blocks of a sequence run at once. Each costs B rows in every
+ * layer, so only some positions are anchors: whenever the sequence is learned, up to n_anchors of those with a
+ * prediction in the loss mask are drawn anew. A loss is multiplied by the ratio of all such positions to those drawn, so that its
+ * mean does not depend on n_anchors.
  *
  * Rows. Row i N + a is slot i of anchor a of N. The keys of a slot of all anchors are then one array, as
  * unroll_attention_forward takes the own keys of its rows.
  *
- * Initial values: fc passes the last stream through, the layers are the target's last one with zeros for Wo and Wdown, and the
- * norm before W is the target's.
+ * Initial values: fc passes the last stream through, the layers are the target's last one with zeros for Wo and Wdown,
+ * and the norm before W is the target's.
  *
  * Test: test_train_drafters.c by finite differences in double, test_train_dflash.c against the drafter. */
 #include "base/mem.h"

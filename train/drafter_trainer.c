@@ -402,6 +402,16 @@ bool init_file_is_of(const char *path, const char *method) {
     return yes;
 }
 
+int init_file_check(DrafterFile *f, const NetClass *class, const void *net, fr_error *err) {
+    const GgufTensor *ignored;
+    int status = FR_OK;
+    for (int32_t i = 0; i < class->n_tensors(net) && !status; i++) {
+        const NetTensor t = class->tensor(net, i);
+        status = drafter_file_matrix(f, t.name, t.n, t.n_rows, &ignored, err);
+    }
+    return status;
+}
+
 int init_file_read(Trainer *t, const NetClass *class, const void *net, const Model *target, const char *path,
                    uint64_t *fingerprint, fr_error *err) {
     DrafterFile f;

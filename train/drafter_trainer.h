@@ -101,6 +101,9 @@ double start_token_std(const float *embd, int64_t V, int64_t C);
 /* Returns whether the file is a drafter of that method; false if it cannot be read. */
 bool init_file_is_of(const char *path, const char *method);
 
+/* Checks that the file has the tensors of the network, before memory is taken for them. */
+int init_file_check(DrafterFile *f, const NetClass *class, const void *net, fr_error *err);
+
 /* Replaces all parameters of the trainer, which trains that network for that target, by those in the file, converted
  * to floats. A file of another method, target or shape is refused, and the message names what differs; the parameters
  * are then undefined. *fingerprint is that of the new values. */

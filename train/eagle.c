@@ -84,7 +84,8 @@ const TrainMethod train_eagle = {
              "train lyanna).",
     .examples = "  forerun train eagle -m target.gguf --data answers.jsonl -o eagle.gguf\n"
                 "  forerun run -m target.gguf -p \"Once upon a time\" --draft eagle:file=eagle.gguf\n",
-    .sets = (const OptionSet[]){{train_drafter_options, &settings.unroll.drafter},
+    .sets = (const OptionSet[]){{train_steps_options, &settings.unroll.drafter},
+                                {train_drafter_options, &settings.unroll.drafter},
                                 {train_head_tokens_options, &settings.unroll.drafter},
                                 {train_unroll_options, &settings.unroll},
                                 {train_info_options, &settings.info},

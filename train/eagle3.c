@@ -26,10 +26,10 @@ enum { NOT_GIVEN = -1, MOST_LAYERS = 8 };
 
 typedef struct Eagle3Settings {
     DrafterSettings drafter;
-    int32_t n_layers, layers[MOST_LAYERS]; /* n_layers 0: not given */
-    int32_t n_ff;                          /* 0: the target's */
-    int stream_norm, lm_head;              /* indices of their choices, or NOT_GIVEN */
-    int32_t n_hot;                         /* 0: all; NOT_GIVEN */
+    StreamSettings streams;
+    int32_t n_ff;             /* 0: the target's */
+    int stream_norm, lm_head; /* indices of their choices, or NOT_GIVEN */
+    int32_t n_hot;            /* 0: all; NOT_GIVEN */
 } Eagle3Settings;
 
 enum { STREAM_NORM_OFF, STREAM_NORM_ALL, STREAM_NORM_EACH };
@@ -46,30 +46,10 @@ static Rope rope;
 static GgufTensor embedding;
 static Arena arena; /* the memory of its vocabulary, embedding and rope factors */
 
-static int parse_layers(void *to, const char *text, fr_error *err) {
-    Eagle3Settings *s = to;
-    const char *at = text;
-    for (s->n_layers = 0; s->n_layers < MOST_LAYERS; at++) {
-        char *end;
-        long n = strtol(at, &end, 10);
-        if (end == at || n < 0 || n > 1 << 16) break;
-        s->layers[s->n_layers++] = (int32_t)n;
-        at = end;
-        if (!*at) return FR_OK;
-        if (*at != ',') break;
-    }
-    return error_set(err, FR_ERR_ARGUMENT, "must be 1 to %d numbers of layers joined by commas", MOST_LAYERS);
-}
-
 static const Option option_table[] = {
-    {.key = "layers",
-     OPT_CUSTOM(parse_layers),
-     .section = "The drafter",
-     .metavar = "N1,N2,...",
-     .default_help = "those of --init; else 2, n / 2 and n - 3 of n layers, and n / 4, n / 2 and n of fewer than 12",
-     .help = "read the target's hidden states after these numbers of layers"},
     {.key = "ff",
      OPT_INT(Eagle3Settings, n_ff, 1, 1 << 18),
+     .section = "The drafter",
      .default_help = "that of --init; else the target's",
      .help = "width of the layer's feed-forward"},
     {.key = "stream-norm",
@@ -122,25 +102,6 @@ static void set_layer(const Hparams *h, int32_t n_ff) {
 
 /* ---- a new drafter ---- */
 
-/* Adds a layer that is read, unless it is read already. */
-static void add_layer_read(int32_t after) {
-    for (int32_t i = 0; i < keys.streams.n; i++)
-        if (keys.streams.layers[i] == after) return;
-    keys.streams.layers[keys.streams.n++] = after;
-}
-
-static int choose_layers(const FrozenTarget *target, fr_error *err) {
-    int32_t n = target->model->hparams.n_layer;
-    const int32_t usual[] = {n < 12 ? n / 4 : 2, n / 2, n < 12 ? n : n - 3};
-    for (int32_t i = 0; i < 3 && settings.n_layers == 0; i++) add_layer_read(usual[i]);
-    for (int32_t i = 0; i < settings.n_layers; i++) {
-        if (settings.layers[i] > n)
-            return error_set(err, FR_ERR_ARGUMENT, "--layers: the target has %d layers, not %d", n, settings.layers[i]);
-        add_layer_read(settings.layers[i]);
-    }
-    return FR_OK;
-}
-
 static int choose_vocabulary(const TrainArgs *a, fr_error *err) {
     int32_t n = settings.n_hot, *tokens;
     if (!net.has_own_output && n > 0)
@@ -165,7 +126,7 @@ static int plan_new(const TrainArgs *a, const FrozenTarget *target, fr_error *er
     if (h->head_dim % 2)
         return error_set(err, FR_ERR_UNSUPPORTED, "%s: has heads of %d components; eagle3 needs an even number",
                          gguf_path(m->gguf), h->head_dim);
-    int status = choose_layers(target, err);
+    int status = train_streams_choose(&settings.streams, m, &keys.streams, err);
     if (!status) status = rope_init(&rope, &params, NULL, err);
     if (status) return status;
     set_layer(h, settings.n_ff ? settings.n_ff : h->n_ff);
@@ -245,32 +206,18 @@ static int stream_norm(void) {
 
 /* Returns the option that was given and differs from the file; NULL: there is none. */
 static const char *find_difference(void) {
-    bool has_layers = settings.n_layers == 0 || settings.n_layers == keys.streams.n;
-    for (int32_t i = 0; i < settings.n_layers && has_layers; i++)
-        has_layers = settings.layers[i] == keys.streams.layers[i];
-    if (!has_layers) return "layers";
+    if (!train_streams_fit(&settings.streams, &keys.streams)) return "layers";
     if (settings.n_ff && settings.n_ff != net.layer.n_ff) return "ff";
     if (settings.stream_norm != NOT_GIVEN && settings.stream_norm != stream_norm()) return "stream-norm";
     if (settings.lm_head != NOT_GIVEN && settings.lm_head != net.has_own_output) return "lm-head";
     return settings.n_hot == NOT_GIVEN || settings.n_hot == net.loss.n_own ? NULL : "hot-tokens";
 }
 
-/* Checks that the file has the tensors of the net, before memory is taken for them. */
-static int check_tensors(DrafterFile *f, fr_error *err) {
-    const GgufTensor *ignored;
-    int status = FR_OK;
-    for (int32_t i = 0; i < eagle3_net_class.n_tensors(&net) && !status; i++) {
-        const NetTensor t = eagle3_net_class.tensor(&net, i);
-        status = drafter_file_matrix(f, t.name, t.n, t.n_rows, &ignored, err);
-    }
-    return status;
-}
-
 static int plan_init(const TrainArgs *a, const FrozenTarget *target, fr_error *err) {
     DrafterFile f;
     int status = drafter_file_open(&f, a->init, "eagle3", target->model, err);
     if (!status) status = read_shape_of(&f, target->model, err);
-    if (!status) status = check_tensors(&f, err);
+    if (!status) status = init_file_check(&f, &eagle3_net_class, &net, err);
     drafter_file_close(&f);
     const char *other = status ? NULL : find_difference();
     if (!other) return status;
@@ -305,9 +252,7 @@ static int open_eagle3(Trainer **out, const TrainArgs *a, const Gguf *source, ch
     status = a->init ? plan_init(a, &target, err) : plan_new(a, &target, err);
     net.n_streams = keys.streams.n;
     net.layers = keys.streams.layers;
-    KeptLayers kept = {.n = keys.streams.n};
-    memcpy(kept.after, keys.streams.layers, sizeof keys.streams.layers);
-    if (!status) status = frozen_keep_layers(&target, &kept, err);
+    if (!status) status = train_streams_keep(&target, &keys.streams, err);
     if (status) {
         frozen_close(&target);
         return status;
@@ -329,7 +274,11 @@ const TrainMethod train_eagle3 = {
              "llama.cpp's layout.",
     .examples = "  forerun train eagle3 -m target.gguf --data answers.jsonl -o eagle3.gguf\n"
                 "  forerun run -m target.gguf -p \"Once upon a time\" --draft eagle3:file=eagle3.gguf\n",
-    .sets = (const OptionSet[]){{train_drafter_options, &settings.drafter}, {option_table, &settings}, {NULL, NULL}},
+    .sets = (const OptionSet[]){{train_steps_options, &settings.drafter},
+                                {train_drafter_options, &settings.drafter},
+                                {train_stream_options, &settings.streams},
+                                {option_table, &settings},
+                                {NULL, NULL}},
     .check = check,
     .needs_model = true,
     .open = open_eagle3,

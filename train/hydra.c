@@ -38,7 +38,8 @@ const TrainMethod train_hydra = {
     .notes = "Best trained on the target's own answers (forerun distill-data).",
     .examples = "  forerun train hydra -m t.gguf --data answers.jsonl -o hydra.gguf\n"
                 "  forerun run -m t.gguf -p Once --draft hydra:file=hydra.gguf\n",
-    .sets = (const OptionSet[]){{train_drafter_options, &settings.drafter},
+    .sets = (const OptionSet[]){{train_steps_options, &settings.drafter},
+                                {train_drafter_options, &settings.drafter},
                                 {train_head_tokens_options, &settings.drafter},
                                 {train_heads_options, &settings},
                                 {NULL, NULL}},

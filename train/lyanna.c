@@ -267,7 +267,8 @@ const TrainMethod train_lyanna = {
                 "  forerun train lyanna -m target.gguf --data answers.jsonl -o lyanna.gguf --hot-tokens 1024 "
                 "--frequencies mails.jsonl\n"
                 "  forerun run -m target.gguf -p \"Once upon a time\" --draft lyanna:file=lyanna.gguf\n",
-    .sets = (const OptionSet[]){{train_drafter_options, &settings.unroll.drafter},
+    .sets = (const OptionSet[]){{train_steps_options, &settings.unroll.drafter},
+                                {train_drafter_options, &settings.unroll.drafter},
                                 {train_head_tokens_options, &settings.unroll.drafter},
                                 {train_unroll_options, &settings.unroll},
                                 {option_table, &settings},

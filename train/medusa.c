@@ -38,7 +38,8 @@ const TrainMethod train_medusa = {
              "held-out texts; the tree of --draft medusa:tree=static is built from that.",
     .examples = "  forerun train medusa -m target.gguf --data answers.jsonl -o medusa.gguf\n"
                 "  forerun run -m target.gguf -p \"Once upon a time\" --draft medusa:file=medusa.gguf\n",
-    .sets = (const OptionSet[]){{train_drafter_options, &settings.drafter},
+    .sets = (const OptionSet[]){{train_steps_options, &settings.drafter},
+                                {train_drafter_options, &settings.drafter},
                                 {train_head_tokens_options, &settings.drafter},
                                 {train_heads_options, &settings},
                                 {NULL, NULL}},

@@ -210,10 +210,12 @@ void train_args_defaults(TrainArgs *a) {
 
 /* The options of all drafters of `forerun train`, and the trainer they lead to. */
 
+enum { MOST_STEPS_AHEAD = 8 };
+
 static int parse_step_weights(void *to, const char *text, fr_error *err) {
     DrafterSettings *s = to;
     const char *at = text;
-    for (s->n_step_weights = 0; s->n_step_weights < TRAIN_MAX_STEPS; at++) {
+    for (s->n_step_weights = 0; s->n_step_weights < MOST_STEPS_AHEAD; at++) {
         char *end;
         double w = strtod(at, &end);
         if (end == at || !(w >= 0 && w <= 1e6)) break;
@@ -222,12 +224,12 @@ static int parse_step_weights(void *to, const char *text, fr_error *err) {
         if (!*at) return FR_OK;
         if (*at != ',') break;
     }
-    return error_set(err, FR_ERR_ARGUMENT, "must be 1 to %d numbers from 0 to 1e6 joined by commas", TRAIN_MAX_STEPS);
+    return error_set(err, FR_ERR_ARGUMENT, "must be 1 to %d numbers from 0 to 1e6 joined by commas", MOST_STEPS_AHEAD);
 }
 
-const Option train_drafter_options[] = {
+const Option train_steps_options[] = {
     {.key = "steps-ahead",
-     OPT_INT(DrafterSettings, loss.n_steps, 1, 8),
+     OPT_INT(DrafterSettings, loss.n_steps, 1, MOST_STEPS_AHEAD),
      .section = "The drafter",
      .default_help = "lyanna, space and eagle3 3, medusa and hydra 4, redrafter 5, eagle by its --recipe",
      .help = "number of tokens that it learns to predict one after another"},
@@ -236,8 +238,13 @@ const Option train_drafter_options[] = {
      .metavar = "W1,W2,...",
      .default_help = "all 1",
      .help = "weight of each step ahead in the loss"},
+    {.key = NULL},
+};
+
+const Option train_drafter_options[] = {
     {.key = "labels",
      OPT_CHOICE(DrafterSettings, loss.hard_labels, "soft", "hard"),
+     .section = "The drafter",
      .default_value = "soft",
      .help = "learn the target's distribution of each token (soft), or the tokens of the data (hard)"},
     {.key = "token-loss-weight",
@@ -348,6 +355,64 @@ int train_drafter_open(Trainer **out, FrozenTarget *target, const NetClass *clas
         *out = NULL;
     }
     return status;
+}
+
+/* The list of the target's layers that eagle3 and dflash read. */
+
+static int parse_layers(void *to, const char *text, fr_error *err) {
+    StreamSettings *s = to;
+    const char *at = text;
+    for (s->n = 0; s->n < TRAIN_MAX_STREAMS; at++) {
+        char *end;
+        long n = strtol(at, &end, 10);
+        if (end == at || n < 0 || n > 1 << 16) break;
+        s->layers[s->n++] = (int32_t)n;
+        at = end;
+        if (!*at) return FR_OK;
+        if (*at != ',') break;
+    }
+    return error_set(err, FR_ERR_ARGUMENT, "must be 1 to %d numbers of layers joined by commas", TRAIN_MAX_STREAMS);
+}
+
+const Option train_stream_options[] = {
+    {.key = "layers",
+     OPT_CUSTOM(parse_layers),
+     .section = "The drafter",
+     .metavar = "N1,N2,...",
+     .default_help = "those of --init; else 2, n / 2 and n - 3 of n layers, and n / 4, n / 2 and n of fewer than 12",
+     .help = "read the target's hidden states after these numbers of layers"},
+    {.key = NULL},
+};
+
+/* Adds a layer that is read, unless it is read already. */
+static void add_stream(StreamList *list, int32_t after) {
+    for (int32_t i = 0; i < list->n; i++)
+        if (list->layers[i] == after) return;
+    list->layers[list->n++] = after;
+}
+
+int train_streams_choose(const StreamSettings *s, const Model *target, StreamList *out, fr_error *err) {
+    int32_t n = target->hparams.n_layer;
+    const int32_t usual[] = {n < 12 ? n / 4 : 2, n / 2, n < 12 ? n : n - 3};
+    for (int32_t i = 0; i < 3 && s->n == 0; i++) add_stream(out, usual[i]);
+    for (int32_t i = 0; i < s->n; i++) {
+        if (s->layers[i] > n)
+            return error_set(err, FR_ERR_ARGUMENT, "--layers: the target has %d layers, not %d", n, s->layers[i]);
+        add_stream(out, s->layers[i]);
+    }
+    return FR_OK;
+}
+
+bool train_streams_fit(const StreamSettings *s, const StreamList *list) {
+    bool is_same = s->n == 0 || s->n == list->n;
+    for (int32_t i = 0; i < s->n && is_same; i++) is_same = s->layers[i] == list->layers[i];
+    return is_same;
+}
+
+int train_streams_keep(FrozenTarget *target, const StreamList *list, fr_error *err) {
+    KeptLayers kept = {.n = list->n};
+    memcpy(kept.after, list->layers, sizeof list->layers);
+    return frozen_keep_layers(target, &kept, err);
 }
 
 /* The options that medusa and hydra share. */
@@ -462,9 +527,9 @@ int train_unroll_open(Trainer **out, FrozenTarget *target, const NetClass *class
 
 /* The list of what `forerun train` can train. */
 
-static const TrainMethod *const methods[] = {&train_target,    &train_lyanna, &train_eagle,
-                                             &train_redrafter, &train_medusa, &train_hydra,
-                                             &train_space,     &train_eagle3, NULL};
+static const TrainMethod *const methods[] = {&train_target, &train_lyanna, &train_eagle, &train_redrafter,
+                                             &train_medusa, &train_hydra,  &train_space, &train_eagle3,
+                                             &train_dflash, NULL};
 
 const TrainMethod *const *train_methods(void) { return methods; }
 

@@ -3,6 +3,7 @@
 #define TRAIN_METHODS_H
 
 #include "base/options.h"
+#include "draft/learned/layer_entries.h"
 #include "train/drafter_trainer.h"
 #include "train/loop.h"
 #include "train/nets.h"
@@ -48,7 +49,7 @@ typedef struct TrainMethod {
 } TrainMethod;
 
 extern const TrainMethod train_target, train_lyanna, train_eagle, train_redrafter, train_medusa, train_hydra,
-    train_space, train_eagle3;
+    train_space, train_eagle3, train_dflash;
 
 const TrainMethod *const *train_methods(void);          /* ends with NULL */
 const TrainMethod *train_method_find(const char *name); /* NULL: unknown */
@@ -64,9 +65,9 @@ typedef struct DrafterSettings {
     int32_t n_step_weights; /* 0: all 1 */
 } DrafterSettings;
 
-/* Rows for a method's DrafterSettings, which holds the method's own defaults. The second list is for methods whose
- * drafters take their LM head from learned.h. */
-extern const Option train_drafter_options[], train_head_tokens_options[];
+/* Rows for a method's DrafterSettings, which holds the method's own defaults. The first list is for methods that
+ * predict --steps-ahead tokens, the last one for methods whose drafters take their LM head from learned.h. */
+extern const Option train_steps_options[], train_drafter_options[], train_head_tokens_options[];
 /* Refuses a loss without weight and weights of other steps, and passes those of the steps on to the loss. */
 int train_drafter_check(DrafterSettings *s, fr_error *err);
 
@@ -75,6 +76,22 @@ int train_drafter_check(DrafterSettings *s, fr_error *err);
 int train_drafter_open(Trainer **out, FrozenTarget *target, const NetClass *class, const void *net,
                        const DrafterSettings *s, const TrainArgs *a, char *signature, size_t n_signature,
                        fr_error *err);
+
+/* --layers of `forerun train eagle3` and `forerun train dflash`: the streams of the target that a drafter reads. */
+
+enum { TRAIN_MAX_STREAMS = 8 };
+
+typedef struct StreamSettings {
+    int32_t n, layers[TRAIN_MAX_STREAMS]; /* n 0: not given */
+} StreamSettings;
+
+extern const Option train_stream_options[]; /* rows for the method's StreamSettings */
+/* Fills an empty list with the layers that were given, or the usual ones. */
+int train_streams_choose(const StreamSettings *s, const Model *target, StreamList *out, fr_error *err);
+/* Returns whether the option, if it was given, is this list. */
+bool train_streams_fit(const StreamSettings *s, const StreamList *list);
+/* Makes the target keep these streams. */
+int train_streams_keep(FrozenTarget *target, const StreamList *list, fr_error *err);
 
 /* The options of `forerun train medusa` and `forerun train hydra`. */
 

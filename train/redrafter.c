@@ -74,7 +74,8 @@ const TrainMethod train_redrafter = {
     .examples = "  forerun train redrafter -m t.gguf --data answers.jsonl -o redrafter.gguf\n"
                 "  forerun train redrafter -m t.gguf --data answers.jsonl -o paper.gguf --start embedding\n"
                 "  forerun run -m t.gguf -p Once --draft redrafter:file=redrafter.gguf,width=4\n",
-    .sets = (const OptionSet[]){{train_drafter_options, &settings.drafter},
+    .sets = (const OptionSet[]){{train_steps_options, &settings.drafter},
+                                {train_drafter_options, &settings.drafter},
                                 {train_head_tokens_options, &settings.drafter},
                                 {train_info_options, &settings.info},
                                 {option_table, &settings},

@@ -53,7 +53,8 @@ const TrainMethod train_space = {
              "llama and qwen2.",
     .examples = "  forerun train space -m t.gguf --data answers.jsonl -o space.gguf --batch 4\n"
                 "  forerun run -m t.gguf -p Once --draft space:file=space.gguf --tree-budget 16\n",
-    .sets = (const OptionSet[]){{train_drafter_options, &settings.drafter},
+    .sets = (const OptionSet[]){{train_steps_options, &settings.drafter},
+                                {train_drafter_options, &settings.drafter},
                                 {train_head_tokens_options, &settings.drafter},
                                 {option_table, &settings},
                                 {NULL, NULL}},

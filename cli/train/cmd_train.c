@@ -444,7 +444,7 @@ static bool files(CommandFiles *out) {
 typedef struct MethodCommand {
     Command command;
     char name[32];
-    OptionSet sets[8];
+    OptionSet sets[12];
 } MethodCommand;
 
 static void make_command(MethodCommand *c, const TrainMethod *m) {

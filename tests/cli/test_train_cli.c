@@ -169,6 +169,25 @@ static void a_published_file_notes_a_quantised_target(void **state) {
     }
 }
 
+#define DFLASH \
+    "train dflash -m " VOCAB " --data " DATA " --valid 0 --length 16 --batch 4 --steps 40 --threads 2 --force -o " OUT \
+    " "
+
+/* A resumed run draws the same anchors. */
+static void dflash_resumes_exactly_and_drafts(void **state) {
+    (void)state;
+    const char *command = DFLASH "--depth 1 --block 4 --anchors 3 --mask-token 9 --checkpoint-every 4";
+    cli_expect(command, 0, " tokens/s");
+    train_rig_shell("mv " OUT " " DIR "/whole.gguf");
+    assert_true(train_rig_run_with_kills(DIR, command, OUT ".checkpoint", "--resume") > 0);
+    train_rig_shell("cmp " OUT " " DIR "/whole.gguf");
+    cli_expect("inspect " OUT, 0, "architecture    dflash");
+    cli_expect("run -m " VOCAB " -p 'the cat' -n 8 --ctx 16 --draft dflash:file=" OUT, 0, "");
+    cli_expect("train dflash -m " VOCAB " --data " DATA " -o " DIR "/other.gguf --steps 1 --block 5 --init " OUT
+               " 2>&1",
+               1, "cannot be continued with these options: its --block is another");
+}
+
 #define EAGLE \
     "train eagle -m " VOCAB " --data " DATA " --valid 0 --length 16 --batch 4 --steps 60 --threads 2 --force -o " OUT \
     " "
@@ -357,6 +376,7 @@ static void it_refuses_with_a_reason(void **state) {
          "unknown option '--hidden-loss-weight'"},
         {"train eagle3 -m " VOCAB " --data " DATA " -o " OUT " --layers 1,x", 2, "joined by commas"},
         {"train eagle3 -m " VOCAB " --data " DATA " -o " OUT " --layers 90", 2, "layers, not 90"},
+        {"train dflash -m " VOCAB " --data " DATA " -o " OUT " --mask-token 300", 2, "has 300 tokens, counted from 0"},
         {"train eagle3 -m " VOCAB " --data " DATA " -o " OUT " --hot-tokens 300", 2,
          "--hot-tokens=300 must be less than the 300 tokens"},
         {"train eagle3 -m " VOCAB " --data " DATA " -o " OUT " --hot-tokens 30 --lm-head target", 2, "has no effect"},
@@ -438,6 +458,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_drafter_resumes_too_and_drafts),
         cmocka_unit_test(eagle3_resumes_exactly_and_drafts),
         cmocka_unit_test(a_published_file_notes_a_quantised_target),
+        cmocka_unit_test(dflash_resumes_exactly_and_drafts),
         cmocka_unit_test(noise_resumes_exactly),
         cmocka_unit_test(a_drafter_names_its_precision),
         cmocka_unit_test(medusa_measures_its_heads),

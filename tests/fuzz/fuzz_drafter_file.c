@@ -17,18 +17,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n);
 
 enum { N_PROMPT = 6, N_TOKENS = 8 };
 
-/* Returns the methods whose files are read: those that `forerun train` makes files for, then those of others. */
-static const char *const *file_methods(void) {
-    static const char *names[32];
-    int n = 0;
-    for (const char *const *m = trained_methods(); *m; m++) names[n++] = *m;
-    names[n] = "dflash";
-    return names;
-}
-
 /* Returns the method that this byte selects. */
 static const char *method_of(uint8_t byte) {
-    const char *const *methods = file_methods();
+    const char *const *methods = trained_methods();
     int n = 0;
     while (methods[n]) n++;
     return methods[byte % n];

@@ -80,7 +80,6 @@ static void check_lists(void) {
     for (const DrafterClass *const *c = drafter_classes(); *c; c++) {
         bool has_file = drafter_has_option(*c, "file") && strcmp((*c)->name, ALL_DRAFTERS_MTP) != 0;
         if (!has_spec((*c)->name)) fail_msg("%s has no row in all_drafters", (*c)->name);
-        if (strcmp((*c)->name, "dflash") == 0) continue; /* its files are made by others */
         if (has_file && !is_trained((*c)->name)) fail_msg("%s has a file, but 'forerun train' makes none", (*c)->name);
         n_with_file += has_file;
     }

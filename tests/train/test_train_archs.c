@@ -32,7 +32,9 @@ enum { N_TARGETS = sizeof targets / sizeof *targets };
 /* Masks are trained through the target's layers, which these targets do not allow. */
 static bool has_masks(const char *method) { return strcmp(method, "space") == 0; }
 /* The drafter has a layer with a KV cache of its own, in the form of the target's. */
-static bool has_layer(const char *method) { return strncmp(method, "eagle", 5) == 0 || strcmp(method, "lyanna") == 0; }
+static bool has_layer(const char *method) {
+    return strncmp(method, "eagle", 5) == 0 || strcmp(method, "lyanna") == 0 || strcmp(method, "dflash") == 0;
+}
 
 static void train(const char *method, const char *steps, int status, const char *words) {
     char args[500];

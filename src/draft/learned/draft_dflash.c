@@ -44,10 +44,10 @@
 #include <string.h>
 
 enum {
-    MAX_BLOCK = 64,  /* slots */
-    MAX_LAYERS = 64, /* published drafters have 3 to 8 */
-    MAX_ROWS = 128,  /* of all blocks together, because each row may have logits */
-    MIN_ROWS = 64,   /* of a piece of a prompt */
+    MAX_BLOCK = 64, /* slots */
+    MAX_LAYERS = DFLASH_MAX_LAYERS,
+    MAX_ROWS = 128, /* of all blocks together, because each row may have logits */
+    MIN_ROWS = 64,  /* of a piece of a prompt */
 };
 
 typedef struct DflashOptions {
@@ -70,14 +70,6 @@ static const Option option_table[] = {
     LEARNED_OPTION_COUPLED(DflashOptions),
     {.key = NULL},
 };
-
-/* The keys that only this method has (learned_files.h). */
-typedef struct DflashKeys {
-    const LearnedDrafter *learned;
-    StreamList streams;
-    int32_t block, mask, window;
-    bool is_causal, from_anchor, has_window[MAX_LAYERS];
-} DflashKeys;
 
 typedef struct LayerVectors {
     float *attn_norm, *q_norm, *k_norm, *sinks, *ffn_norm;
@@ -135,8 +127,8 @@ static const char *key_named(KeyReader *r, const char *const names[3]) {
 static void read_mask(KeyReader *r, DflashKeys *k) {
     const char *name = key_named(r, (const char *const[]){DFLASH_KEY_MASK, OLD DFLASH_KEY_MASK, NULL});
     int64_t of_vocabulary = -1;
-    if (gguf_get_i64(k->learned->file.gguf, DFLASH_VOCABULARY_MASK, &of_vocabulary) && key_index(r, name) < 0) {
-        if (of_vocabulary < 0 || of_vocabulary >= k->learned->n_vocab)
+    if (gguf_get_i64(k->file->gguf, DFLASH_VOCABULARY_MASK, &of_vocabulary) && key_index(r, name) < 0) {
+        if (of_vocabulary < 0 || of_vocabulary >= k->target->hparams.n_vocab)
             key_fail(r, FR_ERR_MISMATCH,
                      "its mask token %lld is not a token of the target; run the target that it was "
                      "trained for",
@@ -144,7 +136,7 @@ static void read_mask(KeyReader *r, DflashKeys *k) {
         k->mask = (int32_t)of_vocabulary;
         return;
     }
-    k->mask = key_int(r, name, -1, 0, k->learned->n_vocab - 1);
+    k->mask = key_int(r, name, -1, 0, k->target->hparams.n_vocab - 1);
 }
 
 static void read_windows(KeyReader *r, DflashKeys *k, int32_t n_layer) {
@@ -160,20 +152,31 @@ static void read_windows(KeyReader *r, DflashKeys *k, int32_t n_layer) {
 
 static void read_keys(KeyReader *r, void *user) {
     DflashKeys *k = user;
-    const LearnedDrafter *l = k->learned;
     const char *list = key_named(r,
                                  (const char *const[]){DFLASH_KEY_LAYERS, "target_layer_ids", OLD "target_layer_ids"});
-    stream_width_check(r, l->target, DFLASH_KEY_TARGET_WIDTH);
-    stream_list_read(r, l->file.gguf, l->target, list, DFLASH_KEY_LAYERS, strcmp(list, DFLASH_KEY_LAYERS) != 0,
+    stream_width_check(r, k->target, DFLASH_KEY_TARGET_WIDTH);
+    stream_list_read(r, k->file->gguf, k->target, list, DFLASH_KEY_LAYERS, strcmp(list, DFLASH_KEY_LAYERS) != 0,
                      &k->streams);
     k->block = key_int(r, key_named(r, (const char *const[]){DFLASH_KEY_BLOCK, OLD DFLASH_KEY_BLOCK, NULL}), -1, 2,
                        MAX_BLOCK);
     read_mask(r, k);
     k->is_causal = key_bool(r, DFLASH_KEY_CAUSAL, false);
-    k->from_anchor = key_bool(r, DFLASH_KEY_FROM_ANCHOR, drafter_file_has(&l->file, DFLASH_MARKOV_BEFORE));
+    k->from_anchor = key_bool(r, DFLASH_KEY_FROM_ANCHOR, drafter_file_has(k->file, DFLASH_MARKOV_BEFORE));
     read_windows(r, k, key_int(r, "block_count", -1, 1, MAX_LAYERS));
     key_index(r, OLD "n_target_features"); /* it follows from the list of layers */
     key_index(r, "n_target_features");
+}
+
+int dflash_read_keys(Hparams *h, DflashKeys *k, const DrafterFile *f, const Model *target, fr_error *err) {
+    GgufString architecture = {"", 0};
+    char prefix[64];
+    *k = (DflashKeys){.file = f, .target = target};
+    gguf_get_string(f->gguf, "general.architecture", &architecture);
+    snprintf(prefix, sizeof prefix, "%sdflash%s", drafter_file_prefix(f),
+             architecture.n == strlen("dflash-draft") ? "-draft" : "");
+    int status = hparams_read_drafter(h, f->gguf, prefix, read_keys, k, err);
+    h->rope.style = ROPE_HALVES;
+    return status;
 }
 
 /* ---- weights -------------------------------------------------------------------------------------------- */
@@ -245,15 +248,8 @@ static int read_layer(Dflash *d, int32_t i, fr_error *err) {
 static int read_shape(Dflash *d, fr_error *err) {
     LearnedDrafter *l = &d->learned;
     Hparams h;
-    GgufString architecture = {"", 0};
-    char prefix[64];
-    d->keys = (DflashKeys){.learned = l};
-    gguf_get_string(l->file.gguf, "general.architecture", &architecture);
-    snprintf(prefix, sizeof prefix, "%sdflash%s", drafter_file_prefix(&l->file),
-             architecture.n == strlen("dflash-draft") ? "-draft" : "");
-    int status = hparams_read_drafter(&h, l->file.gguf, prefix, read_keys, &d->keys, err);
+    int status = dflash_read_keys(&h, &d->keys, &l->file, l->target, err);
     if (status) return status;
-    h.rope.style = ROPE_HALVES;
     d->layers.model = (Model){.gguf = l->file.gguf, .hparams = h, .n_ropes = 1, .token_embd = l->target->token_embd};
     return FR_OK;
 }

@@ -1,0 +1,206 @@
+/* dflash.c - `forerun train dflash`: layers that predict a block of tokens at once from several layers of the target.
+ *
+ * A new drafter has the target's width, heads and rope base, and predicts from its first slot on. With --init it has
+ * the shape of the file, which may be one that others have published, if it uses the target's embedding and LM head and
+ * its layers have no window.
+ *
+ * The file is laid out as llama.cpp's converter writes DFlash, with the target's vocabulary. */
+#include "base/hash.h"
+#include "draft/learned/learned_files.h"
+#include "train/methods.h"
+
+#include <math.h>
+#include <stdio.h>
+
+enum { NOT_GIVEN = -1 };
+
+typedef struct DflashSettings {
+    DrafterSettings drafter;
+    StreamSettings streams;
+    int32_t n_layer, block, n_ff; /* 0: not given */
+    int32_t n_anchors;
+    int32_t mask;      /* or NOT_GIVEN */
+    double slot_decay; /* 0: not given */
+} DflashSettings;
+
+static DflashSettings settings = {.mask = NOT_GIVEN};
+
+/* What the trainer uses; its shape follows the target or the file of --init. */
+static DflashNet net;
+static DflashKeys keys;
+static Rope rope;
+static double step_weights[TRAIN_MAX_STEPS];
+
+static const Option option_table[] = {
+    {.key = "depth",
+     OPT_INT(DflashSettings, n_layer, 1, 16),
+     .section = "The drafter",
+     .default_help = "that of --init; else 2",
+     .help = "number of layers"},
+    {.key = "block",
+     OPT_INT(DflashSettings, block, 2, DFLASH_MAX_BLOCK),
+     .default_help = "that of --init; else 8",
+     .help = "number of slots that run at once; each of a new drafter predicts a token"},
+    {.key = "ff",
+     OPT_INT(DflashSettings, n_ff, 1, 1 << 18),
+     .default_help = "that of --init; else the target's",
+     .help = "width of the feed-forward of each layer"},
+    {.key = "mask-token",
+     OPT_INT(DflashSettings, mask, 0, 1 << 24),
+     .metavar = "ID",
+     .default_help = "that of --init; else the last of the vocabulary",
+     .help = "token whose embedding the slots after the first one read"},
+    {.key = "anchors",
+     OPT_INT(DflashSettings, n_anchors, 1, 1 << 20),
+     .default_value = "32",
+     .help = "blocks that are learned from a sequence each time, at places drawn at random"},
+    {.key = "slot-decay",
+     OPT_REAL(DflashSettings, slot_decay, 1e-3, 1e6),
+     .default_help = "half of --block",
+     .help = "the weight of a prediction in the loss falls by the factor e for every N places in the block"},
+    {.key = NULL},
+};
+
+/* Sets what depends on the block. */
+static void set_block(int32_t block, bool from_anchor) {
+    double decay = settings.slot_decay > 0 ? settings.slot_decay : block / 2.0;
+    net.block = block;
+    net.from_anchor = from_anchor;
+    net.loss.n_steps = from_anchor ? block : block - 1;
+    net.loss.step_weights = step_weights;
+    for (int32_t i = 0; i < TRAIN_MAX_STEPS; i++) step_weights[i] = exp(-i / decay);
+}
+
+static void set_layers(const Hparams *h, int32_t n_layer, int32_t n_ff) {
+    net.n_streams = keys.streams.n;
+    net.n_layer = n_layer;
+    net.n_ff = n_ff;
+    net.n_head = h->n_head;
+    net.n_head_kv = h->n_head_kv;
+    net.head_dim = h->head_dim;
+    net.rms_eps = h->rms_eps;
+    net.n_ctx = h->n_ctx_train;
+}
+
+static int plan_new(const FrozenTarget *target, fr_error *err) {
+    const Model *m = target->model;
+    const Hparams *h = &m->hparams;
+    const RopeParams params = {.style = ROPE_HALVES, .n_rot = h->head_dim, .base = h->rope.base, .factor = 1};
+    if (h->head_dim % 2)
+        return error_set(err, FR_ERR_UNSUPPORTED, "%s: has heads of %d components; dflash needs an even number",
+                         gguf_path(m->gguf), h->head_dim);
+    if (settings.mask >= net.V)
+        return error_set(err, FR_ERR_ARGUMENT, "--mask-token=%d: the target has %d tokens, counted from 0",
+                         settings.mask, net.V);
+    int status = train_streams_choose(&settings.streams, m, &keys.streams, err);
+    if (!status) status = rope_init(&rope, &params, NULL, err);
+    if (status) return status;
+    set_layers(h, settings.n_layer ? settings.n_layer : 2, settings.n_ff ? settings.n_ff : h->n_ff);
+    set_block(settings.block ? settings.block : 8, true);
+    net.mask = settings.mask == NOT_GIVEN ? net.V - 1 : settings.mask;
+    net.has_head_norms = true;
+    net.qk_start_anew = h->rope.style != ROPE_HALVES;
+    return FR_OK;
+}
+
+/* ---- a drafter that goes on from a file ---- */
+
+/* Refuses what the network does not compute. Other tensors than its own are refused when they are read. */
+static int check_form(const DrafterFile *f, const Hparams *h, fr_error *err) {
+    const char *what = NULL;
+    if (keys.window > 0) what = "layers with a window";
+    if (h->rope.scaling != ROPE_SCALING_NONE) what = "a scaled rope";
+    if (h->n_embd != net.C) what = "another width than its target";
+    if (keys.block > DFLASH_MAX_BLOCK) what = "more than 16 slots in a block";
+    if (!what) return FR_OK;
+    return error_set(err, FR_ERR_UNSUPPORTED, "%s: has %s, which forerun train dflash does not support",
+                     gguf_path(f->gguf), what);
+}
+
+/* Returns the option that was given and differs from the file; NULL: there is none. */
+static const char *find_difference(void) {
+    if (!train_streams_fit(&settings.streams, &keys.streams)) return "layers";
+    if (settings.n_layer && settings.n_layer != net.n_layer) return "depth";
+    if (settings.block && settings.block != net.block) return "block";
+    if (settings.n_ff && settings.n_ff != net.n_ff) return "ff";
+    return settings.mask == NOT_GIVEN || settings.mask == net.mask ? NULL : "mask-token";
+}
+
+static int plan_init(const TrainArgs *a, const FrozenTarget *target, fr_error *err) {
+    DrafterFile f;
+    Hparams h;
+    char q_norm[64];
+    snprintf(q_norm, sizeof q_norm, DFLASH_LAYER, 0, DFLASH_Q_NORM);
+    int status = drafter_file_open(&f, a->init, "dflash", target->model, err);
+    if (!status) status = dflash_read_keys(&h, &keys, &f, target->model, err);
+    if (!status) status = check_form(&f, &h, err);
+    if (!status) status = rope_init(&rope, &h.rope, NULL, err);
+    if (!status) {
+        set_layers(&h, h.n_layer, h.n_ff);
+        set_block(keys.block, keys.from_anchor);
+        net.mask = keys.mask;
+        net.is_causal = keys.is_causal;
+        net.has_head_norms = drafter_file_has(&f, q_norm);
+        status = init_file_check(&f, &dflash_net_class, &net, err);
+    }
+    drafter_file_close(&f);
+    const char *other = status ? NULL : find_difference();
+    if (!other) return status;
+    return error_set(err, FR_ERR_MISMATCH,
+                     "%s: cannot be continued with these options: its --%s is another; leave that option out", a->init,
+                     other);
+}
+
+static int open_dflash(Trainer **out, const TrainArgs *a, const Gguf *source, char *signature, size_t n_signature,
+                       fr_error *err) {
+    FrozenTarget target = {0};
+    int status = frozen_open(&target, source, a->data.length, a->n_threads, err);
+    if (status) return status;
+    const Hparams *h = &target.model->hparams;
+    rope_free(&rope);
+    net = (DflashNet){.V = h->n_vocab,
+                      .C = h->n_embd,
+                      .n_anchors = settings.n_anchors,
+                      .embedding_scale = h->embedding_scale,
+                      .rope = &rope,
+                      .loss = settings.drafter.loss};
+    keys = (DflashKeys){0};
+    status = a->init ? plan_init(a, &target, err) : plan_new(&target, err);
+    net.layers = keys.streams.layers;
+    if (!status) status = train_streams_keep(&target, &keys.streams, err);
+    if (status) {
+        frozen_close(&target);
+        return status;
+    }
+    DrafterSettings drafter = settings.drafter;
+    drafter.loss = net.loss;
+    snprintf(signature, n_signature,
+             "dflash depth=%d block=%d ff=%d mask-token=%d anchors=%d slot-decay=%.17g layers=%016llx", net.n_layer,
+             net.block, net.n_ff, net.mask, net.n_anchors,
+             settings.slot_decay > 0 ? settings.slot_decay : net.block / 2.0,
+             (unsigned long long)hash64(keys.streams.layers, (size_t)keys.streams.n * sizeof *keys.streams.layers, 0));
+    return train_drafter_open(out, &target, &dflash_net_class, &net, &drafter, a, signature, n_signature, err);
+}
+
+static int check(fr_error *err) { return train_drafter_check(&settings.drafter, err); }
+
+const TrainMethod train_dflash = {
+    .name = "dflash",
+    .summary = "a few layers that predict a block of tokens at once from several layers of the target",
+    .about = "Train DFlash's layers for a target: slots of a pending token and of mask tokens read the target's hidden "
+             "states "
+             "after several layers, and predict the next tokens in one forward.",
+    .notes =
+        "Best trained on the target's own answers (forerun distill-data). --init also takes a published drafter, as a "
+        "GGUF file of llama.cpp or after forerun import-drafter dflash, if it has neither windows nor a vocabulary, an "
+        "LM head or a Markov head of its own. The file is in llama.cpp's layout.",
+    .examples = "  forerun train dflash -m target.gguf --data answers.jsonl -o dflash.gguf\n"
+                "  forerun run -m target.gguf -p \"Once upon a time\" --draft dflash:file=dflash.gguf\n",
+    .sets = (const OptionSet[]){{train_drafter_options, &settings.drafter},
+                                {train_stream_options, &settings.streams},
+                                {option_table, &settings},
+                                {NULL, NULL}},
+    .check = check,
+    .needs_model = true,
+    .open = open_dflash,
+};
