@@ -188,6 +188,21 @@ static void dflash_resumes_exactly_and_drafts(void **state) {
                1, "cannot be continued with these options: its --block is another");
 }
 
+#define PUBLISHED "tests/fuzz/corpus/drafter_file/" /* files after a byte */
+
+/* A file as others publish it keeps its shape. One with a Markov head is refused. */
+static void dflash_goes_on_from_a_published_file(void **state) {
+    (void)state;
+    const char *const train = "train dflash -m tests/fuzz/target.gguf --data " DATA
+                              " --valid 0 --length 16 --batch 4 --steps 2 --force -o " OUT " --init " DIR
+                              "/init.gguf 2>&1";
+    train_rig_shell("tail -c +2 " PUBLISHED "dflash > " DIR "/init.gguf");
+    cli_expect(train, 0, " tokens/s");
+    cli_expect("run -m tests/fuzz/target.gguf -p 'the cat' -n 8 --ctx 16 --draft dflash:file=" OUT, 0, "");
+    train_rig_shell("tail -c +2 " PUBLISHED "dflash-markov > " DIR "/init.gguf");
+    cli_expect(train, 1, "holds the tensor markov_w1.weight, which these options do not train");
+}
+
 #define EAGLE \
     "train eagle -m " VOCAB " --data " DATA " --valid 0 --length 16 --batch 4 --steps 60 --threads 2 --force -o " OUT \
     " "
@@ -459,6 +474,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(eagle3_resumes_exactly_and_drafts),
         cmocka_unit_test(a_published_file_notes_a_quantised_target),
         cmocka_unit_test(dflash_resumes_exactly_and_drafts),
+        cmocka_unit_test(dflash_goes_on_from_a_published_file),
         cmocka_unit_test(noise_resumes_exactly),
         cmocka_unit_test(a_drafter_names_its_precision),
         cmocka_unit_test(medusa_measures_its_heads),
