@@ -22,8 +22,9 @@
  * Rows. Row i N + a is slot i of anchor a of N. The keys of a slot of all anchors are then one array, as
  * unroll_attention_forward takes the own keys of its rows.
  *
- * Initial values: fc passes the last stream through, the layers are the target's last one with zeros for Wo and Wdown,
- * and the norm before W is the target's.
+ * Initial values: fc passes the last stream through, each layer is the target's last one, and the norm before W is the
+ * target's. Wo and Wdown are not zeros, as they are in other methods: the slots have nothing but a token's embedding
+ * without the layers, and its norm would predict one token with confidence.
  *
  * Test: test_train_drafters.c by finite differences in double, test_train_dflash.c against the drafter. */
 #include "base/mem.h"
@@ -110,11 +111,11 @@ static NetTensor tensor_of_layer(const DflashNet *n, int32_t layer, int32_t i) {
         [ATTN_Q] = {DFLASH_ATTN_Q, LAYER_ATTN_Q, Q, C, qk, 0.02},
         [ATTN_K] = {DFLASH_ATTN_K, LAYER_ATTN_K, K, C, qk, 0.02},
         [ATTN_V] = {DFLASH_ATTN_V, LAYER_ATTN_V, K, C, NET_LAYER, 0.02},
-        [ATTN_OUTPUT] = {DFLASH_ATTN_OUTPUT, NULL, C, Q, NET_ZEROS, 0},
+        [ATTN_OUTPUT] = {DFLASH_ATTN_OUTPUT, LAYER_ATTN_OUTPUT, C, Q, NET_LAYER, 0.02},
         [FFN_NORM] = {DFLASH_FFN_NORM, LAYER_FFN_NORM, 0, C, NET_LAYER, 0},
         [FFN_GATE] = {DFLASH_FFN_GATE, LAYER_FFN_GATE, F, C, NET_LAYER, 0.02},
         [FFN_UP] = {DFLASH_FFN_UP, LAYER_FFN_UP, F, C, NET_LAYER, 0.02},
-        [FFN_DOWN] = {DFLASH_FFN_DOWN, NULL, C, F, NET_ZEROS, 0},
+        [FFN_DOWN] = {DFLASH_FFN_DOWN, LAYER_FFN_DOWN, C, F, NET_LAYER, 0.02},
         [Q_NORM] = {DFLASH_Q_NORM, DFLASH_Q_NORM ".weight", 0, D, NET_LAYER, 0},
         [K_NORM] = {DFLASH_K_NORM, DFLASH_K_NORM ".weight", 0, D, NET_LAYER, 0},
     };
