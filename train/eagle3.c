@@ -15,7 +15,6 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- training --------------------------------------------------------------------------------------------- */
