@@ -16,6 +16,7 @@
 #   space       space with a block after each mask, and with masks only, for five minutes of one core each; beside medusa
 #               and eagle
 #   eagle3      eagle3 for MINUTES of processor time, beside an eagle that was trained as long
+#   dflash      dflash for MINUTES of processor time, beside that eagle
 #   report      the tables of research/LEARNED.md, as Markdown
 #   plots       its figures, research/plots/learned-*.svg (gnuplot)
 #   curves      held-out accuracy over processor time, from the logs of `drafters`: research/plots/learned-curves.svg
@@ -339,6 +340,16 @@ stage_eagle3() {
   done
 }
 
+stage_dflash() {
+  [ -e "$OUT/eagle.gguf" ] || train_method eagle
+  train_for "$MINUTES" dflash dflash 0.003
+  for temp in 0 0.7 1; do
+    for budget in 8 16 32; do
+      held_out "dflash-$budget-t$temp" --temp $temp --tree-budget $budget --draft "dflash:file=$OUT/dflash.gguf" --draft "eagle:file=$OUT/eagle.gguf,top=4"
+    done
+  done
+}
+
 stage_widths() {
   local e=eagle:file=$OUT/eagle l=lyanna:file=$OUT/lyanna options="top=4 top=3 top=2 top=3,depth=6" drafts=()
   for o in $options; do drafts+=(--draft "$e.gguf,$o" --draft "$l.gguf,$o"); done
@@ -404,5 +415,5 @@ EOF
   cp "$OUT/redrafter-soft-answers.svg" "$plots/learned-redrafter-loss.svg"
 }
 
-[ $# -gt 0 ] || { sed -n '2,29s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,30s/^# \{0,1\}//p' "$0"; exit 2; }
 for stage in "$@"; do "stage_$stage"; done
