@@ -56,7 +56,7 @@ static const Case cases[] = {
     {"space:file=build/all-space.gguf", ANY, NULL, false},
     {"eagle3:file=build/all-eagle3.gguf", ANY, NULL, true},
     {"dflash:file=build/all-dflash.gguf", ANY, "grammar", true},
-    {"dflash:file=build/all-dflash-markov.gguf", OTHER, NULL, false},
+    {"dflash:file=build/all-dflash-markov.gguf", ANY, "grammar", true},
     {"space:file=build/all-space.gguf+suffix", OTHER, "suffix", false},
 };
 

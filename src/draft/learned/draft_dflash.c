@@ -22,7 +22,7 @@
  * The tree. The distributions of the slots do not depend on each other's tokens, as those of medusa's heads: the tree
  * consists of the `budget` paths with the greatest products (learned_grow_products). A file of DSpark has a Markov head, by
  * which each position depends on the token before it (markov_head.c). Then each node has children of its own, and the
- * tree is grown in the same way.
+ * tree is grown in the same way. Under ratio rules that take them the children are drawn at random (learned_top.c).
  *
  * The keys and values of the context are entries (layer_entries.c): they are computed once for each token that the
  * target has read, in all layers together (executor_store), and a request takes them over with its prefix. The rows of
@@ -52,7 +52,7 @@ enum {
 
 typedef struct DflashOptions {
     const char *file;
-    bool coupled, counts_outputs;
+    bool coupled, draws, counts_outputs;
     int32_t depth, top;
 } DflashOptions;
 
@@ -68,6 +68,12 @@ static const Option option_table[] = {
      .help = "tokens of each position that are candidates for the tree"},
     STREAM_OPTION_LAYERS(DflashOptions),
     LEARNED_OPTION_COUPLED(DflashOptions),
+    {.key = "draw",
+     OPT_FLAG(DflashOptions, draws),
+     .default_value = "1",
+     .help = "rules recursive and transport, with a file that has a Markov head: 1: draw the tokens at random; 0: rank "
+             "them "
+             "by their probability"},
     {.key = NULL},
 };
 
@@ -323,6 +329,7 @@ static int open_dflash(Drafter **out, const void *options, const DrafterEnv *env
     if (!status) status = read_weights(d, err);
     if (!status) status = drafter_file_finish(&d->learned.file, err);
     if (!status) status = open_layers(d, o, err);
+    d->learned.draws = o->draws && d->markov.rank > 0;
     if (!status && !d->learned.file.names_target)
         learned_note_quantisation(&d->learned, o->file, "a target of more bits accepts more");
     if (status) {
@@ -417,12 +424,13 @@ static int run_blocks(Dflash *d, const LearnedMember *members, int32_t n, fr_err
     return executor_forward(d->layers.executor, d->entries.rows, n * block, err);
 }
 
-/* Finds the most probable tokens of a position after a path, best first, from the logits of the drafter's head. They go
- * to place i of d->tokens and d->log_p. `path` is NULL if the tokens on it are unknown. Returns their number. */
+/* Finds the `n_most` tokens that are most probable at a position after a path, best first, from the logits of the drafter's
+ * head. They go to place i of d->tokens and d->log_p. `path` is NULL if the tokens on it are unknown. Returns their
+ * number. */
 static int32_t find_top(Dflash *d, const LearnedMember *m, const int32_t *path, int32_t n_path, const float *logits,
-                        int32_t i) {
+                        int32_t i, int32_t n_most) {
     learned_spread(&d->learned, logits, d->logits);
-    return learned_top(&d->learned, m->sequence, path, n_path, d->logits, d->n_ranks, d->tokens + i * d->n_ranks,
+    return learned_top(&d->learned, m->sequence, path, n_path, d->logits, n_most, d->tokens + i * d->n_ranks,
                        d->log_p + i * d->n_ranks);
 }
 
@@ -430,7 +438,7 @@ static int32_t find_top(Dflash *d, const LearnedMember *m, const int32_t *path, 
 static void grow_products(Dflash *d, const LearnedMember *m, int32_t first) {
     int32_t n_tokens[MAX_BLOCK], n_levels = levels_of(d, m);
     for (int32_t i = 0; i < n_levels; i++)
-        n_tokens[i] = find_top(d, m, NULL, i, executor_logits(d->layers.executor, first + i), i);
+        n_tokens[i] = find_top(d, m, NULL, i, executor_logits(d->layers.executor, first + i), i, d->n_ranks);
     const ProductRanks ranks = {.n_levels = n_levels,
                                 .n_ranks = d->n_ranks,
                                 .tokens = d->tokens,
@@ -439,44 +447,73 @@ static void grow_products(Dflash *d, const LearnedMember *m, int32_t first) {
     learned_grow_products(&ranks, m->budget, d->learned.base.source, m->tree);
 }
 
-/* Finds the children that a node may get, with the Markov head. Returns their number. */
-static int32_t expand(Dflash *d, const LearnedMember *m, int32_t first, int32_t node) {
+/* Finds at most n_most children for a node, with the Markov head. Returns their number. */
+static int32_t expand(Dflash *d, const LearnedMember *m, int32_t first, int32_t node, int32_t n_most) {
     const Executor *e = d->layers.executor;
     int32_t path[TREE_MAX_NODES], n_path = learned_path(m->tree, node, path), token = m->tree->nodes[node].token;
     const float *hidden = executor_hidden(e, first + n_path);
     const float *logits = markov_head_logits(&d->markov, token, hidden, executor_logits(e, first + n_path));
-    int32_t n = find_top(d, m, path, n_path, logits, node);
-    markov_head_correct(&d->markov, token, hidden, d->log_p + node * d->n_ranks, n);
+    int32_t n = find_top(d, m, path, n_path, logits, node, n_most);
+    if (!d->learned.sequences[m->sequence].is_drawing) /* drawn tokens have psi, which is not an estimate */
+        markov_head_correct(&d->markov, token, hidden, d->log_p + node * d->n_ranks, n);
     return n;
 }
 
-/* Grows a tree with the Markov head, best first: of the children that nodes offer by rank, the one with the greatest
- * product is taken. A child is at most as probable as its parent, so a node is expanded only when it is the most
- * probable one of all. */
+/* A tree that grows with the Markov head, best first. A node that is not expanded has as much as its best child can
+ * have. */
+typedef struct Growth {
+    double log_p[TREE_MAX_NODES];       /* of the path; psi if tokens are drawn */
+    int32_t n_children[TREE_MAX_NODES]; /* that the node offers; NOT_EXPANDED */
+    int32_t next[TREE_MAX_NODES];       /* how many of them are in the tree */
+} Growth;
+enum { NOT_EXPANDED = -1 };
+
+static double log_p_of_next(const Dflash *d, const Growth *g, int32_t node) {
+    return g->log_p[node] + (g->n_children[node] < 0 ? 0 : d->log_p[node * d->n_ranks + g->next[node]]);
+}
+
+/* Returns the node that is expanded or gets a child next; -1: there is none. */
+static int32_t best_node(const Dflash *d, const Growth *g, const Tree *t, int32_t n_levels) {
+    int32_t best = -1;
+    double best_log_p = -INFINITY;
+    for (int32_t i = 0; i < t->n; i++) {
+        if (t->nodes[i].depth == n_levels || g->next[i] == g->n_children[i]) continue;
+        double log_p = log_p_of_next(d, g, i);
+        if (log_p > best_log_p) best = i, best_log_p = log_p;
+    }
+    return best;
+}
+
+static void add_child(const Dflash *d, Growth *g, Tree *t, int32_t node) {
+    double log_p = log_p_of_next(d, g, node);
+    int32_t token = d->tokens[node * d->n_ranks + g->next[node]++];
+    int32_t child = tree_add(t, node, token, (float)exp(log_p), d->learned.base.source);
+    g->log_p[child] = log_p;
+    g->n_children[child] = NOT_EXPANDED;
+    g->next[child] = 0;
+}
+
+/* Grows a tree with the Markov head: of the children that nodes offer by rank, the one with the greatest product is
+ * added. A child is at most as probable as its parent, so a node is expanded only when it is the most probable one of
+ * all. The same holds for psi of drawn tokens, so that the tree is the one that learned_prune would leave of a larger one.
+ * For a rule that looks at whole groups, a node gets all its children when it is expanded. */
 static void grow_conditioned(Dflash *d, const LearnedMember *m, int32_t first) {
-    enum { NOT_EXPANDED = -1 };
+    Growth g = {.n_children = {NOT_EXPANDED}};
     Tree *t = m->tree;
-    double log_p[TREE_MAX_NODES] = {0};
-    int32_t n_children[TREE_MAX_NODES] = {NOT_EXPANDED}, next[TREE_MAX_NODES] = {0}, n_levels = levels_of(d, m);
-    while (t->n - 1 < m->budget && t->n < TREE_MAX_NODES) {
-        int32_t best = -1;
-        double best_log_p = -INFINITY;
-        for (int32_t i = 0; i < t->n; i++) {
-            if (t->nodes[i].depth == n_levels || next[i] == n_children[i]) continue;
-            double sum = log_p[i] + (n_children[i] < 0 ? 0 : d->log_p[i * d->n_ranks + next[i]]);
-            if (sum > best_log_p) best = i, best_log_p = sum;
-        }
-        if (best < 0) return;
-        if (n_children[best] < 0) {
-            n_children[best] = expand(d, m, first, best);
+    int32_t n_levels = levels_of(d, m), node;
+    while (t->n - 1 < m->budget && t->n < TREE_MAX_NODES && (node = best_node(d, &g, t, n_levels)) >= 0) {
+        if (g.n_children[node] >= 0) {
+            add_child(d, &g, t, node);
             continue;
         }
-        int32_t token = d->tokens[best * d->n_ranks + next[best]++];
-        int32_t child = tree_add(t, best, token, (float)exp(best_log_p), d->learned.base.source);
-        log_p[child] = best_log_p;
-        n_children[child] = NOT_EXPANDED;
-        next[child] = 0;
+        int32_t group = learned_group_size(&d->learned, m->sequence, m->budget, t->nodes[node].depth);
+        int32_t left = m->budget - (t->n - 1), n_most = d->n_ranks;
+        if (group && group < n_most) n_most = group;
+        if (group && left < n_most) n_most = left;
+        g.n_children[node] = expand(d, m, first, node, n_most);
+        while (group && g.next[node] < g.n_children[node] && t->n < TREE_MAX_NODES) add_child(d, &g, t, node);
     }
+    learned_declare(&d->learned, m->sequence, t);
 }
 
 static int draft_together(LearnedDrafter *learned, const LearnedMember *members, int32_t n, fr_error *err) {

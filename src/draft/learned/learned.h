@@ -196,7 +196,11 @@ int32_t learned_top(LearnedDrafter *d, int32_t sequence, const int32_t *path, in
                     int32_t *tokens, double *log_p);
 /* Finishes a proposal: keeps `budget` of the nodes and, if tokens were drawn, declares their distributions. */
 void learned_prune(LearnedDrafter *d, int32_t sequence, Tree *t, int32_t budget);
-/* Only declares the distributions, for a tree whose shape was fixed before anything was drawn. */
+/* If this proposal draws, and the rule looks at all children of a node together, returns how many children a node at that
+ * depth gets, all at once or none. 0: children are added one by one. */
+int32_t learned_group_size(const LearnedDrafter *d, int32_t sequence, int32_t budget, int32_t depth);
+/* Only declares the distributions, for a tree whose shape was fixed before anything was drawn, or that was grown by psi
+ * from the greatest down and in groups of learned_group_size. */
 void learned_declare(LearnedDrafter *d, int32_t sequence, Tree *t);
 
 /* ---- trees ------------------------------------------------------------------------------------------ */

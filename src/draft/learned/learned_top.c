@@ -76,6 +76,9 @@
  * nodes on synthetic distributions gave 2.93 tokens per step with `recursive` and pruning by rank, 3.12 with whole
  * groups and `transport`. More children lose again: three at each node gave 2.74.
  *
+ * `dflash` grows its tree by psi from the greatest down, which gives the trees of both kinds without pruning: it expands only
+ * the nodes that stay.
+ *
  * The first child has exactly its parent's psi, so that the path of first draws, a chain as in sps, is always kept;
  * what is left of the budget goes to branches.
  *
@@ -152,6 +155,11 @@ static int32_t group_size(int32_t budget, int32_t depth) {
     enum { CHAIN = 4, THIRD = 32 };
     int32_t spare = budget - CHAIN - CHAIN * depth;
     return 1 + (spare > 0) + (spare > THIRD);
+}
+
+int32_t learned_group_size(const LearnedDrafter *d, int32_t sequence, int32_t budget, int32_t depth) {
+    const LearnedSequence *s = &d->sequences[sequence];
+    return s->is_drawing && s->dists->whole_groups ? group_size(budget, depth) : 0;
 }
 
 typedef struct OpenNode {
