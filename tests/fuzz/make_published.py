@@ -63,6 +63,8 @@ def markov():
     yield from dflash()
     yield matrix("markov_w1.weight", 8, VOCABULARY, 1)
     yield matrix("markov_w2.weight", 8, VOCABULARY, 0.5)
+    yield matrix("markov_gate.weight", H + 8, 8, 0.1)
+    yield vector("markov_gate.bias", 8)
     yield matrix("conf_proj.weight", H + 8, 1, 0.1)
     yield vector("conf_proj.bias", 1)
 

@@ -265,10 +265,12 @@ static void write_eagle3(const Weights *target) {
     finish(&r, "build/all-eagle3.gguf");
 }
 
-/* A file as others publish it, of two layers, the first of which has a window; or with the heads of DSpark. */
+/* A file as others publish it, of two layers, the first of which has a window; or with the heads of DSpark, the Markov head gated. */
 static void write_dflash(const Weights *target, bool has_markov, const char *path) {
     static const Part of_markov[] = {{"markov_w1.weight", RANK, V, 1},
                                      {"markov_w2.weight", RANK, V, 0.5},
+                                     {"markov_gate.weight", H + RANK, RANK, 0.1},
+                                     {"markov_gate.bias", RANK, 0, 0.1},
                                      {"conf_proj.weight", H + RANK, 1, 0.1},
                                      {"conf_proj.bias", 1, 0, 0.1},
                                      {NULL, 0, 0, 0}};
