@@ -383,6 +383,30 @@ static void a_dead_rank_ends_the_server(void **state) {
     assert_int_equal(serve_wait_end(&s), 1);
 }
 
+/* The target is quantised. A file without its target's fingerprint is one that others published. */
+static void the_log_notes_a_drafter_for_16_bit_weights(void **state) {
+    (void)state;
+    ServeRig s;
+    char command[4096], args[1024], text[4096];
+    const char *folder = serve_rig_folder();
+    snprintf(
+        command, sizeof command,
+        "echo '{\"text\": \"the cat sat on the mat\"}' >%s/eagle3.jsonl && %s/../forerun train eagle3 -m " SERVE_MODEL
+        " --data %s/eagle3.jsonl --valid 0 --length 4 --batch 1 --steps 1 --hot-tokens 20 --force -o %s/eagle3.gguf "
+        ">/dev/null 2>&1 && LC_ALL=C sed s/target.fingerprint/target.fingerprunt/ %s/eagle3.gguf >%s/published.gguf",
+        folder, folder, folder, folder, folder, folder);
+    if (system(command)) fail_msg("%s", command);
+    snprintf(args, sizeof args, "-t 1 -c 64 --draft eagle3:file=%s/published.gguf", folder);
+    serve_start(&s, args);
+    FILE *log = fopen(s.log, "r");
+    assert_non_null(log);
+    text[fread(text, 1, sizeof text - 1, log)] = '\0';
+    fclose(log);
+    assert_int_equal(serve_stop(&s), 0);
+    const char *note = strstr(text, ": was published for 16-bit weights");
+    if (!note || strstr(note + 1, ": was published for")) fail_msg("'%s'", text);
+}
+
 int main(int argc, char **argv) {
     (void)argc;
     serve_rig_begin(argv[0]);
@@ -396,6 +420,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_server_that_cannot_start_gives_the_reason),
         cmocka_unit_test(joined_drafters_are_listed_one_by_one),
         cmocka_unit_test(a_server_that_loads_says_so),
+        cmocka_unit_test(the_log_notes_a_drafter_for_16_bit_weights),
         cmocka_unit_test(a_dead_rank_ends_the_server),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
