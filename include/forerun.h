@@ -305,8 +305,8 @@ FR_API int fr_engine_get_options(const fr_engine *engine, fr_engine_options *out
  * uses, or is refused with FR_ERR_MEMORY if there is none. */
 FR_API int fr_engine_open_draft(fr_engine *engine, const char *spec, fr_error *err);
 /* Returns a sentence on why an open draft may have fewer tokens accepted than its makers measured, because it was
- * published for 16-bit weights and the model is quantised, and on what helps; "" if nothing is known. For "a+b", it is the
- * first such sentence. Borrowed until the draft is closed. */
+ * published for 16-bit weights and the model is quantised, and on what helps; "" if nothing is known. For "a+b", it is
+ * the first such sentence. Borrowed until the draft is closed. */
 FR_API const char *fr_engine_draft_notice(const fr_engine *engine, const char *spec);
 /* Measures what forwards of different numbers of tokens cost on this machine, which automatic tree budgets
  * (FR_TREE_BUDGET_AUTO, "auto") depend on. This takes about 150 ms, up to 2 s for a large model, or no time if the

@@ -185,8 +185,8 @@ typedef struct DrafterClass {
     void (*end)(Drafter *d, int32_t sequence);
     /* Optional: the share of the target's tokens that it can propose (fr_draft_stats.shared_vocab); 0: all of them. */
     double (*shared_vocab)(const Drafter *d);
-    /* Optional: a sentence on why fewer of its tokens may be accepted than elsewhere (fr_engine_draft_notice); "": there
-     * is no reason. */
+    /* Optional: a sentence on why fewer of its tokens may be accepted than elsewhere (fr_engine_draft_notice); "":
+     * there is no reason. */
     const char *(*notice)(const Drafter *d);
 } DrafterClass;
 

@@ -22,7 +22,7 @@
 #define LONG_STREAM \
     "{\"prompt\": \"Once\", \"max_tokens\": 900, \"ignore_eos\": true, \"stream\": true, \"draft\": \"none\"}"
 #define LONG_WHOLE "{\"prompt\": \"Once\", \"max_tokens\": 900, \"ignore_eos\": true, \"draft\": \"none\"}"
-#define SHORT "{\"prompt\": \"Once\", \"max_tokens\": 2}"
+#define SHORT "{\"prompt\": \"Once\", \"max_tokens\": 2, \"temperature\": 0}"
 
 static int post(const ServeRig *s, const char *path, const char *body) {
     static char text[1 << 16];

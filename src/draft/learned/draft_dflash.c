@@ -20,9 +20,10 @@
  * too. If the pending token is not in slot 0, a drafter loses most of its acceptance: it was always given there.
  *
  * The tree. The distributions of the slots do not depend on each other's tokens, as those of medusa's heads: the tree
- * consists of the `budget` paths with the greatest products (learned_grow_products). A file of DSpark has a Markov head, by
- * which each position depends on the token before it (markov_head.c). Then each node has children of its own, and the
- * tree is grown in the same way. Under ratio rules that take them the children are drawn at random (learned_top.c).
+ * consists of the `budget` paths with the greatest products (learned_grow_products). A file of DSpark has a Markov
+ * head, by which each position depends on the token before it (markov_head.c). Then each node has children of its own,
+ * and the tree is grown in the same way. Under ratio rules that take them the children are drawn at random
+ * (learned_top.c).
  *
  * The keys and values of the context are entries (layer_entries.c): they are computed once for each token that the
  * target has read, in all layers together (executor_store), and a request takes them over with its prefix. The rows of
@@ -424,9 +425,9 @@ static int run_blocks(Dflash *d, const LearnedMember *members, int32_t n, fr_err
     return executor_forward(d->layers.executor, d->entries.rows, n * block, err);
 }
 
-/* Finds the `n_most` tokens that are most probable at a position after a path, best first, from the logits of the drafter's
- * head. They go to place i of d->tokens and d->log_p. `path` is NULL if the tokens on it are unknown. Returns their
- * number. */
+/* Finds the `n_most` tokens that are most probable at a position after a path, best first, from the logits of the
+ * drafter's head. They go to place i of d->tokens and d->log_p. `path` is NULL if the tokens on it are unknown. Returns
+ * their number. */
 static int32_t find_top(Dflash *d, const LearnedMember *m, const int32_t *path, int32_t n_path, const float *logits,
                         int32_t i, int32_t n_most) {
     learned_spread(&d->learned, logits, d->logits);
@@ -495,8 +496,8 @@ static void add_child(const Dflash *d, Growth *g, Tree *t, int32_t node) {
 
 /* Grows a tree with the Markov head: of the children that nodes offer by rank, the one with the greatest product is
  * added. A child is at most as probable as its parent, so a node is expanded only when it is the most probable one of
- * all. The same holds for psi of drawn tokens, so that the tree is the one that learned_prune would leave of a larger one.
- * For a rule that looks at whole groups, a node gets all its children when it is expanded. */
+ * all. The same holds for psi of drawn tokens, so that the tree is the one that learned_prune would leave of a larger
+ * one. For a rule that looks at whole groups, a node gets all its children when it is expanded. */
 static void grow_conditioned(Dflash *d, const LearnedMember *m, int32_t first) {
     Growth g = {.n_children = {NOT_EXPANDED}};
     Tree *t = m->tree;

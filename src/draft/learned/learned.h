@@ -123,8 +123,8 @@ int learned_open(LearnedDrafter *d, const char *path, const char *method, const 
 int learned_open_target(LearnedDrafter *d, const char *method, const DrafterEnv *env, fr_error *err);
 void learned_release(LearnedDrafter *d); /* everything but the struct itself */
 
-/* Notes for learned_notice that the file at `path`, which others published, was trained on 16-bit weights, if the target
- * is quantised. `remedy` is what the user can do. */
+/* If the target is quantised, notes for learned_notice that the file at `path`, which others published, was trained on
+ * 16-bit weights. `remedy` is what the user can do. */
 void learned_note_quantisation(LearnedDrafter *d, const char *path, const char *remedy);
 
 /* "<method>.<what>", the name of a key or of a tensor in a drafter's file. */
@@ -196,8 +196,8 @@ int32_t learned_top(LearnedDrafter *d, int32_t sequence, const int32_t *path, in
                     int32_t *tokens, double *log_p);
 /* Finishes a proposal: keeps `budget` of the nodes and, if tokens were drawn, declares their distributions. */
 void learned_prune(LearnedDrafter *d, int32_t sequence, Tree *t, int32_t budget);
-/* If this proposal draws, and the rule looks at all children of a node together, returns how many children a node at that
- * depth gets, all at once or none. 0: children are added one by one. */
+/* If this proposal draws, and the rule looks at all children of a node together, returns how many children a node at
+ * that depth gets, all at once or none. 0: children are added one by one. */
 int32_t learned_group_size(const LearnedDrafter *d, int32_t sequence, int32_t budget, int32_t depth);
 /* Only declares the distributions, for a tree whose shape was fixed before anything was drawn, or that was grown by psi
  * from the greatest down and in groups of learned_group_size. */

@@ -135,8 +135,8 @@ typedef struct MarkovHead {
 
 int markov_head_open(MarkovHead *m, LearnedDrafter *learned, int32_t n_embd, int32_t n_vocab, fr_error *err);
 void markov_head_close(MarkovHead *m);
-/* Returns the sum of the logits [D] of a position, whose hidden state is `hidden` [H], and of what the token before it adds
- * to them. Valid until the next call. */
+/* Returns the sum of the logits [D] of a position, whose hidden state is `hidden` [H], and of what the token before it
+ * adds to them. Valid until the next call. */
 const float *markov_head_logits(MarkovHead *m, int32_t token, const float *hidden, const float *logits);
 /* Corrects the log-probabilities of the children of a node with that token (confidence_correct), given the hidden state
  * [H] of their position. */
