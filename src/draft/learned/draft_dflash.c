@@ -73,8 +73,7 @@ static const Option option_table[] = {
      OPT_FLAG(DflashOptions, draws),
      .default_value = "1",
      .help = "rules recursive and transport, with a file that has a Markov head: 1: draw the tokens at random; 0: rank "
-             "them "
-             "by their probability"},
+             "them by their probability"},
     {.key = NULL},
 };
 
