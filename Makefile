@@ -350,8 +350,10 @@ TIDIED        = $(patsubst %.c,$(BUILD)/tidy/%.ok,$(LIB_SRCS) $(TRAIN_SRCS) $(CL
 .PHONY: format check-format tidy
 format:
 	@$(CLANG_FORMAT) -i $(FORMATTED)
-# clang-format breaks a declaration between its type and its name where the comment after it is too long.
+# clang-format breaks a declaration between its type and its name where the comment after it is too long, and leaves long lines of
+# comments as they are.
 check-format:
+	@! LC_ALL=C.UTF-8 grep -nE '^.{121,}' $(filter-out tests/api_0/%,$(FORMATTED)) || { echo 'format: these lines have more than 120 columns'; exit 1; }
 	@! grep -PzoH '\n +((const|struct|unsigned|static|enum) )*\w+( const)?( \*?\w+,)?\n +\*?\w+(\[[^]\n]*\])*[;,=] */\*[^\n]*' $(FORMATTED) | tr '\0' '\n' | grep . || \
 	  { echo 'format: a declaration is broken inside its type; put the comment above it'; exit 1; }
 	@$(CLANG_FORMAT) --dry-run -Werror --ferror-limit=1 $(FORMATTED) && echo "format: $(words $(FORMATTED)) files passed, 0 failed"

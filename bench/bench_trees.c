@@ -8,8 +8,8 @@
  *
  *   - by the estimate of the best child of the root: the children of the root, the depth of the tree, and the nodes
  *     accepted, as means over the steps;
- *   - by tenths of the estimate given the parent (p_accept of the node over that of its parent), over the children whose
- *     parent was accepted: how many were accepted, and their mean estimate.
+ *   - by tenths of the estimate given the parent (p_accept of the node over that of its parent), over the children
+ *     whose parent was accepted: how many were accepted, and their mean estimate.
  *
  * `forerun replay --calibration` has the second one for drafters that need no target. */
 #include <forerun.h>

@@ -1,5 +1,5 @@
-/* mpi_rank.c - the processes that mpirun has started: rank 0 runs the command, and the others compute their parts of the
- * model, whatever the command is.
+/* mpi_rank.c - the processes that mpirun has started: rank 0 runs the command, and the others compute their parts of
+ * the model, whatever the command is.
  *
  * The launcher tells a process its rank and their number in the environment. A later rank reads no option but --ranks
  * and asks for no file: it gets all that it needs from rank 0. If rank 0 refuses its command line, or ends in another

@@ -356,21 +356,21 @@ FR_API int fr_engine_get_stats(const fr_engine *engine, fr_engine_stats *out);
  * engine that saved them. */
 
 /* Gives the tokens [*n_tokens] of prefix i of the cache, counted from the least recently used one on, and returns 1;
- * returns 0 if there are not so many. The tokens are borrowed until the next step, and until another prefix is restored.
- * Both pointers may be NULL. */
+ * returns 0 if there are not so many. The tokens are borrowed until the next step, and until another prefix is
+ * restored. Both pointers may be NULL. */
 FR_API int fr_engine_get_prefix(const fr_engine *engine, int i, const int32_t **tokens, int64_t *n_tokens);
-/* Saves the prefix that begins with all tokens [n_tokens], else with all but the last, such as the prompt and the answer
- * of a request that has ended. *data [*n_bytes] is malloc'ed. FR_ERR_ARGUMENT: the cache does not hold them, or not any
- * more. */
+/* Saves the prefix that begins with all tokens [n_tokens], else with all but the last, such as the prompt and the
+ * answer of a request that has ended. *data [*n_bytes] is malloc'ed. FR_ERR_ARGUMENT: the cache does not hold them, or
+ * not any more. */
 FR_API int fr_engine_save_prefix(fr_engine *engine, const int32_t *tokens, int64_t n_tokens, void **data,
                                  size_t *n_bytes, fr_error *err);
 /* Puts a saved prefix [n_bytes] into the cache, where it may replace the least recently used ones. *tokens [*n_tokens]
  * are its tokens, as fr_engine_get_prefix gives them; both pointers may be NULL. What a drafter kept is restored if a
  * draft with the same spec and the same weights is open. The bytes are checked before anything changes: FR_ERR_FORMAT:
- * they are damaged. FR_ERR_MISMATCH: they belong to another model, KV type, page size, precision of activations, version
- * of the library, or C library. FR_ERR_CONTEXT: they have more tokens than n_ctx. FR_ERR_MEMORY: running requests need
- * the pages. A checksum finds damage, not intent: bytes from a source that is not trusted can change answers that begin
- * with the prefix. */
+ * they are damaged. FR_ERR_MISMATCH: they belong to another model, KV type, page size, precision of activations,
+ * version of the library, or C library. FR_ERR_CONTEXT: they have more tokens than n_ctx. FR_ERR_MEMORY: running
+ * requests need the pages. A checksum finds damage, not intent: bytes from a source that is not trusted can change
+ * answers that begin with the prefix. */
 FR_API int fr_engine_restore_prefix(fr_engine *engine, const void *data, size_t n_bytes, const int32_t **tokens,
                                     int64_t *n_tokens, fr_error *err);
 /* Removes the prefix that fr_engine_save_prefix would save from the cache. There may be none. */
@@ -487,8 +487,8 @@ typedef struct fr_request_options {
     const char *reasoning_end, *reasoning_opening;
     int64_t max_reasoning;
     /* Not 0: the hash of logits is not computed, and fr_stats.logits_hash is 0. If nothing else needs whole rows of
-     * logits, which is so for a greedy text without penalties, biases, grammar and log-probabilities, the processes of a
-     * divided model then exchange their best tokens only. */
+     * logits, which is so for a greedy text without penalties, biases, grammar and log-probabilities, the processes of
+     * a divided model then exchange their best tokens only. */
     int64_t no_logits_hash;
 } fr_request_options;
 
@@ -549,8 +549,9 @@ typedef struct fr_stats {
     int is_lossy;                        /* 1: the verification rule changed the output distribution */
     uint64_t logits_hash;                /* hash of the logits of all generated tokens, in order */
     /* An estimate of decode_s without drafts: the measured time of each forward, scaled by what the costs say about the
-     * same forward without drafted tokens (fr_engine_forward_s), once for each token that it added, and the time outside
-     * forwards and drafting. A busy machine makes both slower. 0: nothing was drafted, or the costs are not known. */
+     * same forward without drafted tokens (fr_engine_forward_s), once for each token that it added, and the time
+     * outside forwards and drafting. A busy machine makes both slower. 0: nothing was drafted, or the costs are not
+     * known. */
     double plain_s;
     int64_t n_prompt_read; /* prompt tokens that have been read or taken over so far */
 } fr_stats;

@@ -16,8 +16,8 @@
  *
  * A block reads no token after the pending one, so all blocks of a sequence run at once. Each costs B rows in every
  * layer, so only some positions are anchors: whenever the sequence is learned, up to n_anchors of those with a
- * prediction in the loss mask are drawn anew. A loss is multiplied by the ratio of all such positions to those drawn, so that its
- * mean does not depend on n_anchors.
+ * prediction in the loss mask are drawn anew. A loss is multiplied by the ratio of all such positions to those drawn,
+ * so that its mean does not depend on n_anchors.
  *
  * Rows. Row i N + a is slot i of anchor a of N. The keys of a slot of all anchors are then one array, as
  * unroll_attention_forward takes the own keys of its rows.

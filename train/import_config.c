@@ -2,8 +2,8 @@
  * and the LM head and embedding that a checkpoint may have.
  *
  * The keys of config.json are those of Hugging Face. They are at its top (SafeAILab, SpecForge, z-lab) or in its
- * transformer_layer_config (speculators). A checkpoint has an LM head over some of the target's tokens as lm_head.weight
- * [D][H], d2t [D] and t2d [V]: the drafter's token i is the target's token i + d2t[i]. */
+ * transformer_layer_config (speculators). A checkpoint has an LM head over some of the target's tokens as
+ * lm_head.weight [D][H], d2t [D] and t2d [V]: the drafter's token i is the target's token i + d2t[i]. */
 #include "train/import.h"
 
 #include <jansson.h>

@@ -1,4 +1,5 @@
-/* import_dflash.c - published weights of DFlash (`forerun import-drafter dflash`), in the layouts of z-lab and speculators:
+/* import_dflash.c - published weights of DFlash (`forerun import-drafter dflash`), in the layouts of z-lab and
+ * speculators:
  *
  *     layers.<i>.*                   self_attn.{q,k,v,o}_proj, self_attn.{q,k}_norm, mlp.{gate,up,down}_proj,
  *                                    input_layernorm and post_attention_layernorm

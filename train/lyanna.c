@@ -10,8 +10,8 @@
  * take accuracy from the first one. --init takes what is not given from the file, so that the same options continue
  * any drafter.
  *
- * --init also takes an EAGLE drafter, whose layer becomes that of the first step. Then this layer has no norm before its
- * attention, so that the first step begins with exactly what EAGLE predicts. */
+ * --init also takes an EAGLE drafter, whose layer becomes that of the first step. Then this layer has no norm before
+ * its attention, so that the first step begins with exactly what EAGLE predicts. */
 #include "base/hash.h"
 #include "draft/learned/learned_files.h"
 #include "train/methods.h"

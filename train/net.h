@@ -129,8 +129,8 @@ typedef struct NetClass {
     /* Sets the keys "forerun-drafter.<method>.*" of the file, and adds tensors that are not trained. */
     void (*set_keys)(const void *net, GgufWriter *w);
     const char *accuracy; /* name of the tensor for DrafterTraining.accuracy; NULL: the drafter does not use it */
-    /* Another method whose files may be continued: "<method>.x" begins as that file's tensor "<begins_from>.x", and what
-     * the file lacks as in a new drafter. NULL: there is none. */
+    /* Another method whose files may be continued: "<method>.x" begins as that file's tensor "<begins_from>.x", and
+     * what the file lacks as in a new drafter. NULL: there is none. */
     const char *begins_from;
     /* The file is laid out as others publish drafters of the method, and the network has the shape of the file that it
      * goes on from, so that there are no keys to compare. */

@@ -178,8 +178,8 @@ typedef struct UnrollShape {
     bool qk_start_anew;    /* q and k start random, because the target normalises its heads and this layer does not */
 } UnrollShape;
 
-/* The tensors, in this order. Those of a later layer follow: the same from UNROLL_Q to UNROLL_ATTN_NORM, then its fc and
- * bias if it has them. */
+/* The tensors, in this order. Those of a later layer follow: the same from UNROLL_Q to UNROLL_ATTN_NORM, then its fc
+ * and bias if it has them. */
 enum {
     UNROLL_FC,
     UNROLL_FC_BIAS,

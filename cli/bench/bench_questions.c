@@ -1,7 +1,7 @@
 /* bench_questions.c - reads files of questions in the layouts that are in use.
  *
  *   Spec-Bench     {"question_id": 81, "category": "writing", "turns": ["...", "..."]}
- *   SPEED-Bench    {"question_id": "5f0e...", "category": "coding", "sub_category": "...", "turns": ["..."], "source": ...},
+ *   SPEED-Bench    {"question_id": "5f0e...", "category": "coding", "sub_category": "...", "turns": ["..."], ...},
  *                  or, after its preparation, "messages": [{"role": "user", "content": "..."}] in place of "turns"
  *   forerun        {"prompt": "...", "category": "..."}
  *   the data sets that AIPerf names spec_al_NAME, row by row as they are published: gsm8k, math500, humaneval, mbpp and

@@ -51,7 +51,10 @@ static const Option option_table[] = {
      OPT_FLAG(PerfArgs, figures),
      .help = "print only key figures: the share of the bandwidth that one row reaches, and T(4, 8, 16, 32)/T(1), at "
              "contexts 128 and 1024, beside the limits of this machine; --seconds then applies to each context"},
-    {.key = "plot", OPT_OUTPUT(PerfArgs, plot), .metavar = "FILE.svg", .help = "draw T(n) and its limit; needs gnuplot"},
+    {.key = "plot",
+     OPT_OUTPUT(PerfArgs, plot),
+     .metavar = "FILE.svg",
+     .help = "draw T(n) and its limit; needs gnuplot"},
     {.key = "json", OPT_FLAG(PerfArgs, json), .help = "print JSON"},
     {.key = NULL},
 };

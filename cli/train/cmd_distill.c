@@ -505,7 +505,9 @@ const Command command_distill = {
     .name = "distill-data",
     .summary = "let a model answer the questions of a file, as training data",
     .about = "Let a model answer the questions of a file, as training data for a drafter.",
-    .sets = (const OptionSet[]){{option_table, &distill_args}, {generate_options, &distill_args.generate}, {NULL, NULL}},
+    .sets = (const OptionSet[]){{option_table, &distill_args},
+                                {generate_options, &distill_args.generate},
+                                {NULL, NULL}},
     .list = generate_list_methods,
     .notes = "IN.jsonl holds one JSON object per line, with one of these keys: \"prompt\" (raw text, or with --chat a "
              "user's message); \"messages\", each with a \"role\" and a \"content\", of which the assistant's are "

@@ -253,9 +253,10 @@ static int show_metrics(ApiCall *call) {
 
 /* ---- the page --------------------------------------------------------------------------------------------
  *
- * GET / is the page for people, embedded from server/page, where its files stay what editors and browsers know. The page needs no key, because it shows nothing by itself; the endpoints that it asks do. Its policy allows it to load its own files
- * and to talk to its own server, and nothing else: if text of a model ever became markup, it could neither run nor be
- * sent anywhere. */
+ * GET / is the page for people, embedded from server/page, where its files stay what editors and browsers know. The
+ * page needs no key, because it shows nothing by itself; the endpoints that it asks do. Its policy allows it to load
+ * its own files and to talk to its own server, and nothing else: if text of a model ever became markup, it could
+ * neither run nor be sent anywhere. */
 
 OS_EMBED(serve_page_html, "server/page/index.html")
 OS_EMBED(serve_page_css, "server/page/page.css")

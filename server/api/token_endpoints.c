@@ -290,8 +290,8 @@ static void write_native_embeddings(JsonOut *out, const ApiCall *call) {
 
 /* ---- reranking -------------------------------------------------------------------------------------------
  *
- * POST /rerank orders documents by the cosine between their embedding and that of the query. A model that was trained to
- * rank has a head for it, which forerun does not run. */
+ * POST /rerank orders documents by the cosine between their embedding and that of the query. A model that was trained
+ * to rank has a head for it, which forerun does not run. */
 
 typedef struct RerankFields {
     const char *model, *query;

@@ -117,21 +117,23 @@ typedef struct OptionSet {
                      : OPTION_F64), \
     .offset = offsetof(S, field), .min_real = (lo), .max_real = (hi)
 #define OPT_CHOICE(S, field, ...) \
-    .kind = _Generic(OPT_FIELD(S, field), int: OPTION_CHOICE_INDEX, unsigned: OPTION_CHOICE_INDEX, bool: OPTION_CHOICE_BOOL, \
-                     const char *: OPTION_CHOICE_NAME), \
+    .kind = _Generic(OPT_FIELD(S, field), int: OPTION_CHOICE_INDEX, unsigned: OPTION_CHOICE_INDEX, \
+                     bool: OPTION_CHOICE_BOOL, const char *: OPTION_CHOICE_NAME), \
     .offset = offsetof(S, field), .names = (const char *const[]){ \
         __VA_ARGS__, NULL \
     }
 /* A const char * field that is one of the names of a list, which ends with NULL. */
 #define OPT_NAME(S, field, list) .kind = OPTION_CHOICE_NAME, .offset = offsetof(S, field), .names = (list)
 #define OPT_TEXT(S, field) \
-    .kind = _Generic(&OPT_FIELD(S, field), const char **: OPTION_TEXT, char (*)[sizeof OPT_FIELD(S, field)]: OPTION_BUFFER), \
+    .kind = _Generic(&OPT_FIELD(S, field), const char **: OPTION_TEXT, \
+                     char (*)[sizeof OPT_FIELD(S, field)]: OPTION_BUFFER), \
     .offset = offsetof(S, field), .max = (int64_t)sizeof OPT_FIELD(S, field)
 #define OPT_FILE(S, field) OPT_TEXT(S, field), .is_file = true
 #define OPT_MODEL(S, field) OPT_FILE(S, field), .is_model = _Generic(OPT_FIELD(S, field), const char * : true)
 #define OPT_OUTPUT(S, field) OPT_FILE(S, field), .is_output = true
 #define OPT_TEXTS(S, field, counter) \
-    .kind = _Generic(*OPT_FIELD(S, field), const char *: OPTION_TEXTS, char *: OPTION_TEXTS), .offset = offsetof(S, field), \
+    .kind = _Generic(*OPT_FIELD(S, field), const char *: OPTION_TEXTS, char *: OPTION_TEXTS), \
+    .offset = offsetof(S, field), \
     .n_offset = _Generic(OPT_FIELD(S, counter), int: offsetof(S, counter)), \
     .max = (int64_t)(sizeof OPT_FIELD(S, field) / sizeof *OPT_FIELD(S, field))
 #define OPT_FILES(S, field, counter) OPT_TEXTS(S, field, counter), .is_file = true

@@ -94,14 +94,14 @@ bool os_arm_has_i8mm(void);
  * system does not give it. */
 bool os_allow_tiles(void);
 
-/* ---- libraries that are loaded when they are needed ------------------------------------------------------------------ */
+/* ---- libraries that are loaded when they are needed -------------------------------------------------------------- */
 
 /* Loads a library, such as "curl" of version 4. Returns NULL if it cannot be loaded, as in a static program, and then
  * os_library_error gives the reason. */
 void *os_library_open(const char *name, int version);
 const char *os_library_error(void);
 
-/* ---- the sandbox. Linux only; elsewhere its functions do nothing and return 0 ------------------------------------- */
+/* ---- the sandbox. Linux only; elsewhere its functions do nothing and return 0 ------------------------------------ */
 
 typedef struct OsSandbox {
     int rules; /* a descriptor; -1: the kernel does not restrict files */
@@ -116,7 +116,7 @@ int os_sandbox_enter(OsSandbox *s);
 /* Gives up a sandbox that has been prepared. */
 void os_sandbox_cancel(OsSandbox *s);
 
-/* ---- files in the program ------------------------------------------------------------------------------------------ */
+/* ---- files in the program ---------------------------------------------------------------------------------------- */
 
 /* Puts the bytes of a file between the constants `name` and name_end, with a zero after them. The assembler reads the
  * file while the source is built, and looks for it from the root of the project. On macOS the two labels are one atom,

@@ -61,11 +61,12 @@ int threads_n_cores(void);
 int threads_n_physical_cores(void);
 /* Returns on how many NUMA nodes all of them are. */
 int threads_n_nodes(void);
-/* Restricts the calling thread and all pools that are opened from now on to a share of the cores, at least one. Cores of
- * a NUMA node are in the same share, as far as possible. Share 0 of 1 is all cores again. */
+/* Restricts the calling thread and all pools that are opened from now on to a share of the cores, at least one. Cores
+ * of a NUMA node are in the same share, as far as possible. Share 0 of 1 is all cores again. */
 void threads_take_share(int i_share, int n_shares);
 /* The same for one of n processes that a launcher such as mpirun has started on this machine, unless the launcher has
- * bound it to cores that are fewer. A single core is taken for a default of the launcher, if there are enough for two. */
+ * bound it to cores that are fewer. A single core is taken for a default of the launcher, if there are enough for
+ * two. */
 void threads_take_share_of_machine(int i_process, int n_processes);
 
 /* Lets the other thread of a core run while the caller polls. */

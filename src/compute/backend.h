@@ -78,7 +78,7 @@ typedef struct Context {
     const Weights *weights;
     Device *device;
     int32_t layer;    /* the layer that a forward runs, if the model's layers take turns */
-    bool only_stores; /* a forward only stores keys and values, which each layer makes of the rows' inputs as they are */
+    bool only_stores; /* a forward only stores keys and values, which each layer makes of the inputs of rows */
     KeptLayers kept;  /* set by keep_layers */
 } Context;
 

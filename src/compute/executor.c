@@ -7,8 +7,9 @@
  *     committed tokens of its sequence   +   its ancestors in the batch   +   itself
  *     n_prefix slots                         n_path - 1 slots                 its own slot
  *
- * in the order of their logical positions. The rows of a block (Row.in_block) see all rows of the block instead. A path of a tree therefore reads exactly what the chain of the same tokens
- * reads, in the same order, and computes the same bits: attention knows no other structure.
+ * in the order of their logical positions. The rows of a block (Row.in_block) see all rows of the block instead. A path
+ * of a tree therefore reads exactly what the chain of the same tokens reads, in the same order, and computes the same
+ * bits: attention knows no other structure.
  *
  * Example. Committed "a b"; tree: c with children d and e. Rows c d e have positions 2 3 3. Row e sees the slots of a
  * b | c e; when "c e" is committed later, kv_commit moves e up to position 3, and a later row sees a b c e | itself,

@@ -78,7 +78,7 @@ typedef struct VerifiedTree {
     const VerifyResult *verdict;
     int32_t n_extra; /* rows of this drafter's own (add_rows), with their hidden states, [n_extra] rows [n_embd] */
     const float *const *extra_hidden;
-    bool is_idle; /* the drafter did not propose in this step, because it does not pay: it should spend no time either */
+    bool is_idle; /* the drafter did not propose in this step, because it does not pay; it should save time here */
 } VerifiedTree;
 
 /* A row of the target that is no node: it cannot be accepted, and no node sees it. */
@@ -152,9 +152,9 @@ typedef struct DrafterClass {
     void (*take_over)(Drafter *d, int32_t from, int32_t to, int32_t n);
     int32_t (*n_held)(const Drafter *d, int32_t sequence);
     int32_t (*reach)(const Drafter *d, int32_t sequence, int32_t n);
-    /* Methods with n_held have these two. `save` appends what the method keeps for a sequence of an ended request, and a
-     * mark of the weights that computed it; false: memory ran out. `load` replaces what it keeps; with sequence -1 it only
-     * checks. FR_ERR_MISMATCH: other weights computed it. FR_ERR_MEMORY: the sequence holds nothing. A method that
+    /* Methods with n_held have these two. `save` appends what the method keeps for a sequence of an ended request, and
+     * a mark of the weights that computed it; false: memory ran out. `load` replaces what it keeps; with sequence -1 it
+     * only checks. FR_ERR_MISMATCH: other weights computed it. FR_ERR_MEMORY: the sequence holds nothing. A method that
      * remembers what a text does not give back has them for all that it remembers; `sequence` has no meaning then. */
     bool (*save)(const Drafter *d, int32_t sequence, Buf *out);
     int (*load)(Drafter *d, int32_t sequence, ByteReader *in, fr_error *err);

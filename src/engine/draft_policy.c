@@ -32,8 +32,8 @@
  * read the context first, which its credit or the rest of the answer has to pay.
  *
  * So on a text where no draft is ever accepted, the loss is at most 2 TRIAL_SHARE + LOSS_SHARE of the time, plus the
- * first CREDIT_START, trial and prompt. R, in tokens per second, is the sum of the requests' rates over their last steps, and at least
- * that of plain decoding.
+ * first CREDIT_START, trial and prompt. R, in tokens per second, is the sum of the requests' rates over their last
+ * steps, and at least that of plain decoding.
  *
  * Drafters are shown tokens only when they propose (request_drafts.c), so idle ones cost nothing. The number of nodes
  * that a drafter may propose follows the number that the allocator takes.

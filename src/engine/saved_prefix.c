@@ -15,8 +15,8 @@
  *     checksum       uint64: hash64 of all bytes before it
  *
  * Numbers are in the byte order of the machine, by which another order is recognised. What drafters with other specs
- * or weights kept is passed over. A drafter that has learned from the text (DrafterClass.remembers) is shown it again, as
- * that of a request that has just ended. Only `recycling`, which learns from logits, saves all that it remembers.
+ * or weights kept is passed over. A drafter that has learned from the text (DrafterClass.remembers) is shown it again,
+ * as that of a request that has just ended. Only `recycling`, which learns from logits, saves all that it remembers.
  *
  * A checksum finds damage, not intent: somebody who can write such bytes can give a prefix other keys and thus other
  * answers, as with the file of the model. Proof: tests/engine/test_saved_prefix.c, tests/fuzz/fuzz_prefix.c. */

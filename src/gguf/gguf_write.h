@@ -36,8 +36,8 @@ void gguf_add_tensor(GgufWriter *w, const char *name, TensorType type, int n_dim
  * finish. */
 void gguf_add_map(GgufWriter *w, const int64_t *tokens, int64_t n);
 
-/* gguf_add_tensor with rows that are made while the file is written, for tensors too large to be in memory at once: fill
- * is called with consecutive ranges of rows (of dims[0] elements); dst has room for n_rows of them. */
+/* gguf_add_tensor with rows that are made while the file is written, for tensors too large to be in memory at once:
+ * fill is called with consecutive ranges of rows (of dims[0] elements); dst has room for n_rows of them. */
 typedef void (*GgufFill)(void *ctx, int64_t first_row, int64_t n_rows, void *dst);
 void gguf_add_tensor_filled(GgufWriter *w, const char *name, TensorType type, int n_dims, const int64_t *dims,
                             GgufFill fill, void *ctx);

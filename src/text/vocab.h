@@ -66,10 +66,10 @@ void vocab_close(Vocab *v);
  * names the first difference. Another error: a file has no valid vocabulary. */
 int vocab_match(const Gguf *draft, const Gguf *target, fr_error *err);
 
-/* Finds the tokens that two vocabularies share: those with the same text, control tokens with the same spelling, BOS and
- * EOS. to_draft [n] receives for each token of `target` the token of `draft`, or -1; no token of `draft` occurs twice.
- * *n_shared is their number. *same_ids: one vocabulary is the beginning of the other one, as in files that differ only
- * in padding; shared tokens then have the same ids. Errors are those of invalid vocabularies. */
+/* Finds the tokens that two vocabularies share: those with the same text, control tokens with the same spelling, BOS
+ * and EOS. to_draft [n] receives for each token of `target` the token of `draft`, or -1; no token of `draft` occurs
+ * twice. *n_shared is their number. *same_ids: one vocabulary is the beginning of the other one, as in files that
+ * differ only in padding; shared tokens then have the same ids. Errors are those of invalid vocabularies. */
 int vocab_shared(const Gguf *draft, const Gguf *target, int32_t *to_draft, int32_t n, int32_t *n_shared, bool *same_ids,
                  fr_error *err);
 

@@ -24,8 +24,8 @@ typedef struct TreeNode {
     int32_t parent; /* index of an earlier node; -1 for node 0 */
     int32_t depth;  /* depth of the parent + 1; 0 for node 0 */
     int32_t source; /* index of the drafter that proposed it; -1 for node 0 */
-    float p_accept; /* the drafter's estimate of the probability that the node and its whole path are accepted, in [0,1];
-                     * never above the parent's; 1 for node 0 */
+    float p_accept; /* the drafter's estimate of the probability that the node and its whole path are accepted, in
+                     * [0,1]; never above the parent's; 1 for node 0 */
     int32_t tag;    /* 0, or what the drafter wants to be counted separately (DrafterClass.tags), below TREE_N_TAGS */
 } TreeNode;
 

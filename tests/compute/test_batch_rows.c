@@ -11,8 +11,14 @@
 
 static void impossible_batches_are_refused(void **state) {
     (void)state;
-    const RandomModel shape =
-        {.arch = "llama", .n_layer = 2, .n_embd = 40, .n_head = 5, .n_head_kv = 1, .n_ff = 50, .n_vocab = 61, .seed = 1};
+    const RandomModel shape = {.arch = "llama",
+                               .n_layer = 2,
+                               .n_embd = 40,
+                               .n_head = 5,
+                               .n_head_kv = 1,
+                               .n_ff = 50,
+                               .n_vocab = 61,
+                               .seed = 1};
     Gguf *g = rig_random_gguf(&shape);
     Weights *m = rig_weights(g, NULL);
     RigOptions o = rig_options(16, 4);

@@ -1,5 +1,6 @@
 /* test_head.c - the parts of the target that drafters use: its LM head outside a forward gives the bits of the forward,
- * hidden states can be requested without logits, residual streams can be kept, and embeddings are the rows of the file. */
+ * hidden states can be requested without logits, residual streams can be kept, and embeddings are the rows of the
+ * file. */
 #include "model_rig.h"
 #include "testing.h"
 
@@ -140,8 +141,8 @@ static void run_keeping(const Weights *m, const KeptLayers *kept, const int32_t 
 }
 
 /* The stream after no layer is the embedding, the one after all layers becomes the hidden state by the final norm, and
- * one between them is the stream after all layers of a model that ends there. All have the same bits in every chunk, for
- * every number of threads and with every kernel table. */
+ * one between them is the stream after all layers of a model that ends there. All have the same bits in every chunk,
+ * for every number of threads and with every kernel table. */
 static void streams_are_kept_where_they_are_wanted(void **state) {
     (void)state;
     enum { LAYERS = 3, H = 96 };

@@ -1,6 +1,7 @@
 /* test_hidden_states.c - the hidden states that the engine passes to drafters. A test drafter keeps all of them and
  * compares them, when its request ends, with a plain forward over the whole text: each token's state comes once, in
- * order and with the same bits, and with the residual streams that the target keeps for it, whatever the prefill chunks, neighbours, accepted drafts and preemptions were. */
+ * order and with the same bits, and with the residual streams that the target keeps for it, whatever the prefill
+ * chunks, neighbours, accepted drafts and preemptions were. */
 #include "learned_rig.h"
 
 #include "base/rng.h"

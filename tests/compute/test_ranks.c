@@ -221,7 +221,8 @@ static int64_t run_rows(const Weights *w, const Comm *comm, bool only_best, floa
     Row rows[3];
     fr_error err;
     for (int i = 0; i < 3; i++)
-        rows[i] = (Row){.token = tokens[i], .sequence = s, .parent = i - 1, .want_logits = true, .only_best = only_best};
+        rows[i] =
+            (Row){.token = tokens[i], .sequence = s, .parent = i - 1, .want_logits = true, .only_best = only_best};
     int64_t before = comm ? comm_counts(comm).n_gather_bytes : 0;
     if (executor_reserve(e, s, 3, &err) || executor_forward(e, rows, 3, &err)) fail_msg("%s", err.message);
     int64_t after = comm ? comm_counts(comm).n_gather_bytes : 0;
@@ -306,8 +307,8 @@ static void recurrent_states_are_divided_by_heads(void **state) {
     assert_int_equal(n_models, 4);
 }
 
-/* The costs that the planner reads are measured with the exchanges in them. Rank 0 has the embedding of the token that is
- * read, and receives nothing in that exchange. */
+/* The costs that the planner reads are measured with the exchanges in them. Rank 0 has the embedding of the token that
+ * is read, and receives nothing in that exchange. */
 static void the_cost_of_a_forward_contains_its_exchanges(void **state) {
     (void)state;
     enum { DELAY_US = 3000 };

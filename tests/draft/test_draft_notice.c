@@ -1,5 +1,5 @@
-/* test_draft_notice.c - fr_engine_draft_notice: which drafters note that their weights were published for a target of 16
- * bits, and for which targets. */
+/* test_draft_notice.c - fr_engine_draft_notice: which drafters note that their weights were published for a target of
+ * 16 bits, and for which targets. */
 #include "all_drafters.h"
 #include "learned_rig.h"
 

@@ -1,6 +1,6 @@
-/* test_head_tokens.c - learned drafters whose file lists the tokens of their LM head: a list of all tokens changes no bit
- * of a tree, a shorter one leaves the logits of its tokens as they are, and wrong lists are refused. The text of such a
- * drafter is checked with those of all drafters (all_drafters.c). */
+/* test_head_tokens.c - learned drafters whose file lists the tokens of their LM head: a list of all tokens changes no
+ * bit of a tree, a shorter one leaves the logits of its tokens as they are, and wrong lists are refused. The text of
+ * such a drafter is checked with those of all drafters (all_drafters.c). */
 #include "all_drafters.h"
 #include "learned_rig.h"
 

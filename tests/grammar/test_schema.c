@@ -14,7 +14,9 @@ static void texts_match_according_to_the_schema(void **state) {
         const char *schema;
         const char *yes[8], *no[8];
     } cases[] = {
-        {"true", {"1", "null", "[]", "{\"a\":[true,-2.5e3,\"\\u00e9\\\\\"]}"}, {"", "nul", "01", "[1,]", "{a:1}", " 1"}},
+        {"true",
+         {"1", "null", "[]", "{\"a\":[true,-2.5e3,\"\\u00e9\\\\\"]}"},
+         {"", "nul", "01", "[1,]", "{a:1}", " 1"}},
         {"{}", {"\"x\"", "{}"}, {"x"}},
         {"{\"type\":\"object\"}",
          {"{}", "{\"a\": 1}", "{\n  \"a\": {}\n}"},
@@ -27,7 +29,9 @@ static void texts_match_according_to_the_schema(void **state) {
          {"-13", "8", "-00", "10"}},
         {"{\"type\":\"integer\",\"minimum\":-250,\"maximum\":-9}", {"-9", "-99", "-250"}, {"-8", "-251", "9", "0"}},
         {"{\"type\":\"integer\",\"multipleOf\":7}", {"0", "7", "-21", "700000"}, {"1", "-20", "70000000000000007"}},
-        {"{\"type\":\"integer\",\"multipleOf\":5,\"minimum\":-7,\"maximum\":11}", {"-5", "0", "10"}, {"-10", "15", "4"}},
+        {"{\"type\":\"integer\",\"multipleOf\":5,\"minimum\":-7,\"maximum\":11}",
+         {"-5", "0", "10"},
+         {"-10", "15", "4"}},
         {"{\"type\":\"integer\",\"maximum\":18014398509481984}", {"9999999999999999", "-5"}, {"x"}},
         {"{\"type\":\"number\",\"minimum\":-1.25,\"exclusiveMaximum\":2.5}",
          {"-1.25", "-0.5", "0", "2.49999", "-1", "2"},

@@ -40,7 +40,13 @@ static const struct {
     {LFM2, {SHAPE("lfm2", 4), .n_conv = 3, .attention_interval = 3, .seed = 8}},
     {GRANITE, {SHAPE("granitehybrid", 3), HYBRID(1, 6, 16, 4, 3), .n_ssm_state = 12, .seed = 9}},
     {MAMBA2,
-     {.arch = "mamba2", .n_layer = 3, .n_embd = 64, .n_vocab = V, HYBRID(2, 6, 16, 4, 0), .n_ssm_state = 12, .seed = 10}},
+     {.arch = "mamba2",
+      .n_layer = 3,
+      .n_embd = 64,
+      .n_vocab = V,
+      HYBRID(2, 6, 16, 4, 0),
+      .n_ssm_state = 12,
+      .seed = 10}},
 };
 enum { N_FILES = sizeof files / sizeof *files };
 

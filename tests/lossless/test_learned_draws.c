@@ -1,9 +1,9 @@
 /* test_learned_draws.c - drafters that draw their tokens at random under ratio rules: over thousands of seeds whole
  * sequences follow the target's distribution. Three negative controls fail the test: declared distributions that are
  * wrong, a tree that is pruned by the probabilities of its tokens instead of by psi, and a tree that is pruned node by
- * node for a rule that looks ahead. `dflash` has a target with random weights, because no file of it is shipped. With the
- * argument `all` the test takes every rule with every drafter that draws and
- * several budgets instead, which takes an hour. */
+ * node for a rule that looks ahead. `dflash` has a target with random weights, because no file of it is shipped. With
+ * the argument `all` the test takes every rule with every drafter that draws and several budgets instead, which takes
+ * an hour. */
 #include "all_drafters.h"
 #include "engine/engine.h"
 #include "engine_rig.h"
@@ -100,7 +100,8 @@ typedef enum Lie { NO_LIE, FLATTER_DIST, CUT_BY_Q, CUT_BY_RANK } Lie;
 
 static Lie g_lie;
 static const DrafterClass *g_honest;
-static int32_t g_n_children[TREE_MAX_NODES]; /* of the root, by the budget, in trees of whole groups; 0: not known yet */
+/* The children of the root, by the budget, in trees of whole groups; 0: not known yet. */
+static int32_t g_n_children[TREE_MAX_NODES];
 
 /* A distribution half way to the uniform one of the same support. */
 static void flatten(DraftDists *d) {

@@ -265,7 +265,8 @@ static void write_eagle3(const Weights *target) {
     finish(&r, "build/all-eagle3.gguf");
 }
 
-/* A file as others publish it, of two layers, the first of which has a window; or with the heads of DSpark, the Markov head gated. */
+/* A file as others publish it, of two layers, the first of which has a window; or with the heads of DSpark, the Markov
+ * head gated. */
 static void write_dflash(const Weights *target, bool has_markov, const char *path) {
     static const Part of_markov[] = {{"markov_w1.weight", RANK, V, 1},
                                      {"markov_w2.weight", RANK, V, 0.5},
@@ -365,8 +366,14 @@ void all_drafters_write_files(void) {
 }
 
 void all_drafters_write_for(const char *path) {
-    const RandomModel m =
-        {.arch = "llama", .n_layer = 1, .n_embd = 32, .n_head = 2, .n_head_kv = 1, .n_ff = 32, .n_vocab = V, .seed = 22};
+    const RandomModel m = {.arch = "llama",
+                           .n_layer = 1,
+                           .n_embd = 32,
+                           .n_head = 2,
+                           .n_head_kv = 1,
+                           .n_ff = 32,
+                           .n_vocab = V,
+                           .seed = 22};
     fr_error err;
     if (random_model_write(&m, ALL_DRAFTERS_MODEL, &err)) fail_msg("%s", err.message);
     other_vocab_write(ALL_DRAFTERS_MODEL, ALL_DRAFTERS_OTHER, 7);

@@ -81,8 +81,8 @@ void learned_rig_best_tokens(const double *dist, int32_t n_vocab, int32_t k, int
  * drafter proposes the tree that it proposes when the whole text is the prompt. */
 void learned_rig_check_step(const Weights *target, const char *spec);
 
-/* Checks that what a drafter with entries keeps of steps in which it was idle is what it keeps of a prompt whose beginning
- * it was not shown. */
+/* Checks that what a drafter with entries keeps of steps in which it was idle is what it keeps of a prompt whose
+ * beginning it was not shown. */
 void learned_rig_check_idle(const Weights *target, const char *spec);
 
 /* Checks that sequences that draft together get, bit for bit, the trees of sequences that draft one by one, however

@@ -51,7 +51,7 @@ typedef struct RigCase {
     double gamma;
     RigFault fault;
     bool no_dists; /* groups of points are not declared */
-    bool masked; /* a grammar forbids some tokens after each text, different ones after each; the drafter ignores that */
+    bool masked; /* a grammar forbids some tokens after each text, others after other texts; the drafter ignores that */
     const float *target_logits, *draft_logits; /* [n_vocab] the same after every text; NULL: random ones */
 } RigCase;
 

@@ -1,5 +1,5 @@
-/* run_tests.c [-j N] [-l SECONDS] PROGRAM... - runs the test programs named on its command line, N at a time, and counts
- * what they report.
+/* run_tests.c [-j N] [-l SECONDS] PROGRAM... - runs the test programs named on its command line, N at a time, and
+ * counts what they report.
  *
  * It prints the output of a program that fails and one line for a program that passes, and closes with "N passed, N
  * failed, N skipped". A program that dies or reports nothing counts as one failure, and so does one that has not ended

@@ -157,8 +157,8 @@ static void close_models(Round *r) {
     fr_model_close(r->model);
 }
 
-/* Every method that this model can draft with. A drafter with a layer of its own is refused where the target's cache has
- * no keys and values of heads. */
+/* Every method that this model can draft with. A drafter with a layer of its own is refused where the target's cache
+ * has no keys and values of heads. */
 static void list_drafts(Round *r) {
     fr_error err;
     bool has_heads = r->shape.n_head > 0 && r->shape.kv_rank == 0;

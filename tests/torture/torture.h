@@ -72,7 +72,8 @@ typedef struct Torture {
 /* Parses the arguments, and makes the folders build/torture/NAME, .../kit and .../out. Ends the program if that is
  * impossible. */
 void torture_begin(Torture *t, const char *name, int argc, char **argv);
-/* Whether another run begins. After a SIGTERM none does, so that a program that is ended early reports what it found. */
+/* Whether another run begins. After a SIGTERM none does, so that a program that is ended early reports what it
+ * found. */
 bool torture_goes_on(const Torture *t);
 /* Counts a fault, and prints it with the command that repeats it unless the same case had the same fault before. `c` is
  * NULL if no child had it. Returns true the first time. */

@@ -396,7 +396,8 @@ Op *put_down(Op *at, Op down);
 /* Returns the products gate and up of a feed-forward part over c->acts: the operation, and how it is put. */
 Op gate_up_op(CpuContext *c, int32_t layer, const PackedMatrix *gate, const PackedMatrix *up);
 Op *put_gate_up(Op *at, Op gate_up);
-/* Writes what follows gate = f(gate) * up for `down` in n_rows rows of c->ff_acts, of which each rank has its blocks. */
+/* Writes what follows gate = f(gate) * up for `down` in n_rows rows of c->ff_acts, of which each rank has its
+ * blocks. */
 Op *put_activated(Op *at, Op op, const PackedMatrix *down, int64_t n_rows);
 /* Returns whether the output of attention or feed-forward must be finished before it is added, which is then done in a
  * stage of its own. put_added writes what follows a product, whose outputs are in the tiles of each rank of c->delta if
@@ -441,8 +442,8 @@ Op *put_split(Op *at, Op base, ForwardKind kind, OpFn fn, int64_t n_items, int64
 Op *put_exchange(Op *at, Op base, ForwardKind kind, Exchange exchange);
 /* These complete logits [n_rows][n_vocab] on rank 0, and embeddings of tokens, rows [n][n_embd], on all ranks. A rank
  * has written those of its own tokens. A token below 0 belongs to no rank. Nothing is done where there is one rank.
- * cpu_exchange_best gives rank 0 rows in which only the greatest logit is right, of equal ones the first; the others are
- * the least finite number. A row with a logit that is not finite has one afterwards, too. */
+ * cpu_exchange_best gives rank 0 rows in which only the greatest logit is right, of equal ones the first; the others
+ * are the least finite number. A row with a logit that is not finite has one afterwards, too. */
 void cpu_exchange_logits(const CpuWeights *w, float *logits, int64_t n_rows);
 void cpu_exchange_best(const CpuWeights *w, const RowKernels *kernels, float *logits, int64_t n_rows);
 void cpu_exchange_embeddings(const CpuWeights *w, const int32_t *tokens, int32_t n, float *rows);

@@ -185,8 +185,8 @@ static GgufTensor own_embedding(const Model *m) {
 }
 
 /* Maps the matrices and the embedding from a file of packed weights. Returns false if there is no such file, or if it
- * cannot be used, which packed_error explains. A rank will copy its tiles instead: they are then near its cores, and the
- * tiles of the others take no memory. */
+ * cannot be used, which packed_error explains. A rank will copy its tiles instead: they are then near its cores, and
+ * the tiles of the others take no memory. */
 static bool map_packed(Loader *l) {
     CpuWeights *w = l->w;
     const WeightsOptions *o = &w->base.options;

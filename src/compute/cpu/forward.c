@@ -96,7 +96,10 @@ static void logits_tiles(const Op *op, int64_t begin, int64_t end, int i_thread)
 
 /* Writes the operations of a forward, and returns their number. */
 static int write_ops(CpuContext *c) {
-    Op around = {.c = c, .n_products = 1, .products = {{&c->weights->output, c->logits}}, .norm = c->model->output_norm};
+    Op around = {.c = c,
+                 .n_products = 1,
+                 .products = {{&c->weights->output, c->logits}},
+                 .norm = c->model->output_norm};
     bool is_split = cpu_comm(c->weights) != NULL;
     Op *at = put_op(c->ops, around, FORWARD_EMBED, embed_rows, c->n_rows, 0);
     if (is_split) at = put_op(at, around, FORWARD_EMBED, exchange_embeddings, 1, 0);

@@ -21,10 +21,10 @@
  *
  * Experts are divided like the dense part: each rank has some outputs of every expert, so that all ranks have equally
  * much to do, whichever experts are chosen. Latent attention is divided by heads, but every rank computes and keeps the
- * latents, which all heads read. So it is with recurrent layers: every rank computes the channels of the convolution that
- * several heads read (queries and keys of DeltaNet, B and C of Mamba-2) and the gates, and has the states of its own heads
- * only. Where values are not whole tiles of the product that makes them, which is so in tiny models, every rank computes
- * the whole layer up to o. Norms and routers are computed by all ranks in full.
+ * latents, which all heads read. So it is with recurrent layers: every rank computes the channels of the convolution
+ * that several heads read (queries and keys of DeltaNet, B and C of Mamba-2) and the gates, and has the states of its
+ * own heads only. Where values are not whole tiles of the product that makes them, which is so in tiny models, every
+ * rank computes the whole layer up to o. Norms and routers are computed by all ranks in full.
  *
  * Example. 32 query heads, 8 KV heads, 3 ranks: the ranks have KV heads 0-1, 2-4 and 5-7. Rank 0 computes query heads
  * 0-7, and it keeps the keys and values of heads 0 and 1 only.

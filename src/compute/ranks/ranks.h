@@ -70,12 +70,14 @@ int ranks_join(Ranks **out, CommMemory *memory, int rank, fr_error *err);
 /* Makes this process one of the ranks that mpirun has started, with its share of the cores. */
 int ranks_join_mpi(Ranks **out, fr_error *err);
 /* To be called by all ranks when they have opened the weights, with the status of that and the fingerprint of the
- * model. It also measures the price of an exchange. Returns FR_OK on all ranks, or an error on all of them if one has failed or has another model than rank 0. */
+ * model. It also measures the price of an exchange. Returns FR_OK on all ranks, or an error on all of them if one has
+ * failed or has another model than rank 0. */
 int ranks_compare(Ranks *r, Weights *w, int status, uint64_t fingerprint, fr_error *err);
 /* Repeats the calls of rank 0 until it closes the model or the group ends. */
 void ranks_work(Ranks *r);
-/* Does so in a rank that is a process, unless it has failed: then the failure ends the group. A process that ranks_start
- * has started ends here. A rank over MPI returns FR_ERR_CANCELLED, or the error for which the group has ended. */
+/* Does so in a rank that is a process, unless it has failed: then the failure ends the group. A process that
+ * ranks_start has started ends here. A rank over MPI returns FR_ERR_CANCELLED, or the error for which the group has
+ * ended. */
 int ranks_work_to_the_end(Ranks *r, const char *failure, fr_error *err);
 /* Ends the other ranks if this is rank 0. NULL is fine. */
 void ranks_close(Ranks *r);

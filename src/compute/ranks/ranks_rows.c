@@ -4,8 +4,8 @@
  * each sequence of 32768 tokens. But slots come in pages, so a prefix is sent as runs of adjacent slots, once for all
  * rows of a sequence. The slots of a path are those of the parent and the row's own, and are not sent.
  *
- * For each row: the numbers of RowPlace, its own slots and where its prefixes come from; its input, if it has one of its
- * own; and the runs of each prefix that no earlier row of the call has. */
+ * For each row: the numbers of RowPlace, its own slots and where its prefixes come from; its input, if it has one of
+ * its own; and the runs of each prefix that no earlier row of the call has. */
 #include "compute/ranks/ranks.h"
 
 #include <string.h>

@@ -2,8 +2,9 @@
  *
  * The ranks of one machine are forked before the model is loaded. A process that has been forked takes part in
  * exchanges and nothing else: it closes the files of its parent, prints nothing, and leaves an interrupt from the
- * terminal to rank 0. Ranks over MPI are processes that mpirun has started, and each of them opens the model. Each rank,
- * including rank 0, uses cores of its own from then on, so that its weights are in the memory of its NUMA node. */
+ * terminal to rank 0. Ranks over MPI are processes that mpirun has started, and each of them opens the model. Each
+ * rank, including rank 0, uses cores of its own from then on, so that its weights are in the memory of its NUMA
+ * node. */
 #include "compute/ranks/ranks.h"
 
 #include "base/os.h"

@@ -2,8 +2,9 @@
  *
  * The idea. Each rank has two buffers that all ranks can read, and a counter of the exchanges that it has published. In
  * exchange number n a rank writes to buffer n % 2, publishes n, waits until all other ranks have published n, and
- * copies what it needs from their buffers. A rank may write to the buffer of exchange n again in exchange n + 2, because
- * by then it has seen every other rank publish n + 1, which they do after they have read the buffers of exchange n.
+ * copies what it needs from their buffers. A rank may write to the buffer of exchange n again in exchange n + 2,
+ * because by then it has seen every other rank publish n + 1, which they do after they have read the buffers of
+ * exchange n.
  *
  * Waiting. The next counter usually comes within microseconds, so a rank polls, then lets other threads run, and sleeps
  * on a futex if it has to wait longer: the ranks after 0 wait for the next request of a user in that way.
@@ -130,8 +131,8 @@ static const char *receive(Transport *base, int rank, size_t bytes) {
 
 /* ---- watching --------------------------------------------------------------------------------------------- */
 
-/* Returns whether the process of a rank has ended. Its parent, rank 0, and its children see that at once; the others see
- * that it does not beat. In tests, ranks are threads of one process. */
+/* Returns whether the process of a rank has ended. Its parent, rank 0, and its children see that at once; the others
+ * see that it does not beat. In tests, ranks are threads of one process. */
 static bool has_died(const CommMemory *m, int rank, int own) {
     const Slot *s = &m->slots[rank];
     pid_t process = atomic_load(&s->process);

@@ -6,8 +6,8 @@
  *
  * The idea. A few transformer layers read a block of slots at once: the embedding of the pending token, then those of a
  * mask token. Nothing in the block follows from anything drafted before it. What the slots know of the text comes from
- * the target: each layer makes keys and values of a state g of every token of the context, and the slots attend to these
- * and to each other, in both directions.
+ * the target: each layer makes keys and values of a state g of every token of the context, and the slots attend to
+ * these and to each other, in both directions.
  *
  *     g_t = norm(fc [s_1 ; ... ; s_S])             streams at token t after S layers of the target
  *     k_t, v_t = norm_k(Wk g_t), Wv g_t            in each layer, with no norm of the layer before them

@@ -1,6 +1,6 @@
-/* draft_mtp.c - the drafter `mtp`: multi-token prediction by a layer that the target's makers trained with it (Gloeckle et
- * al. 2024, arXiv 2404.19737; in the form of DeepSeek-V3, arXiv 2412.19437, section 2.2, which Qwen 3.5, Qwen3-Next and
- * GLM use as well).
+/* draft_mtp.c - the drafter `mtp`: multi-token prediction by a layer that the target's makers trained with it (Gloeckle
+ * et al. 2024, arXiv 2404.19737; in the form of DeepSeek-V3, arXiv 2412.19437, section 2.2, which Qwen 3.5, Qwen3-Next
+ * and GLM use as well).
  *
  * The problem. A learned drafter has to be trained for its target. The makers of some models have done so: they trained
  * a further layer to predict the token after the next one, and published its weights, as part of the model's file or in

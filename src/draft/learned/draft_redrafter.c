@@ -300,8 +300,8 @@ static void choose_beams(const Redrafter *d, Member *m, int32_t level) {
 /* ---- a proposal --------------------------------------------------------------------------------- */
 
 /* Gives each token that packing left out a row of its own: the shared beginning of each candidate becomes a chain below
- * the pending token. The packed nodes already offer these tokens, and siblings must differ, so a copy has another token,
- * and is expected never to be accepted. Its row costs what the token's own would. */
+ * the pending token. The packed nodes already offer these tokens, and siblings must differ, so a copy has another
+ * token, and is expected never to be accepted. Its row costs what the token's own would. */
 static void add_copies(const Redrafter *d, const Member *m, const int32_t *beam, const int32_t *prefix) {
     int32_t n_vocab = d->learned.n_vocab;
     if (n_vocab < 2 * d->width) return; /* the children of the pending token might need them all */

@@ -1,5 +1,5 @@
-/* layer_ends.c - what the file of a drafter with layers may bring along around them: the list of the target's streams that
- * they read, a rope, and an embedding. `eagle3` and `dflash` have these. */
+/* layer_ends.c - what the file of a drafter with layers may bring along around them: the list of the target's streams
+ * that they read, a rope, and an embedding. `eagle3` and `dflash` have these. */
 #include "draft/learned/layer_entries.h"
 
 #include "base/mem.h"

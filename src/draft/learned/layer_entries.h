@@ -1,5 +1,5 @@
-/* layer_entries.h - the transformer layers of `eagle`, `eagle3`, `mtp`, `lyanna` and `dflash`, and their KV entries: one
- * for each token that the target has read, computed from the target's hidden state or streams there and, in most
+/* layer_entries.h - the transformer layers of `eagle`, `eagle3`, `mtp`, `lyanna` and `dflash`, and their KV entries:
+ * one for each token that the target has read, computed from the target's hidden state or streams there and, in most
  * methods, from the token that follows. */
 #ifndef LEARNED_LAYER_ENTRIES_H
 #define LEARNED_LAYER_ENTRIES_H

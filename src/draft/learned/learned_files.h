@@ -11,8 +11,8 @@
 
 /* ---- medusa, hydra, redrafter, space, eagle and lyanna: the tokens of the LM head ------------------------- */
 
-/* Key, optional: the tokens that logits are computed for, in rising order (head_tokens.c). The tensors have rows for all
- * tokens nevertheless. */
+/* Key, optional: the tokens that logits are computed for, in rising order (head_tokens.c). The tensors have rows for
+ * all tokens nevertheless. */
 #define HEAD_TOKENS_KEY "head_tokens"
 
 /* ---- medusa ---------------------------------------------------------------------------------------------- */
@@ -105,7 +105,7 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
  *   <method>.feed_forward_length F
  * Tensors:
  *   <method>.fc.weight, .bias [H]
- *   <method>.attn_norm.weight [H], only in lyanna: eagle's layer has no norm before its attention (see lyanna.attn_norm)
+ *   <method>.attn_norm.weight [H], only in lyanna (see lyanna.attn_norm): eagle's layer has no such norm
  *   <method>.attn_q, _k, _v, _output.weight
  *   <method>.ffn_norm.weight [H], <method>.ffn_gate, _up, _down.weight
  *
@@ -114,8 +114,8 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
  * lyanna has more keys:
  *   lyanna.first_token           "fused": the input of an entry is fc [E(x_{t+1}) ; h_t], embedding first, fc [H][2H]
  *                                "none": fc h_t, fc [H][H]: an ablation that measures what the token contributes
- *   lyanna.attn_norm             optional; "rms" (the default), or "none": the first layer, which was trained further from
- *                                an EAGLE drafter, has no norm before its attention; its chain is serial
+ *   lyanna.attn_norm             optional; "rms" (the default), or "none": the first layer, which was trained further
+ *                                from an EAGLE drafter, has no norm before its attention; its chain is serial
  *   lyanna.chain                 optional; "serial" (the default): the input of step s + 1 is the output of step s;
  *                                "parallel": it is the first step's input plus row s of chain.inputs; steps beyond the
  *                                last row use the last row
@@ -218,11 +218,12 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
  * Keys: those of layers of the architecture qwen3 (block_count L, embedding_length H, attention.*, rope.*), and
  *   dflash.block_size            slots of a block
  *   dflash.target_layers         S numbers of layers that have run when a stream is read
- *   dflash.mask_token_id         the token of the slots to be predicted; in a published file tokenizer.ggml.mask_token_id
+ *   dflash.mask_token_id         the token of the slots to be predicted; in a published file
+ *                                tokenizer.ggml.mask_token_id
  *   dflash.target_hidden_size    T, optional
  *   dflash.attention.causal      true: a slot does not see later slots; without it false
- *   dflash.sample_from_anchor    true: slot i predicts the token after its own; without it true with a Markov head, else
- *                                false
+ *   dflash.sample_from_anchor    true: slot i predicts the token after its own; without it true with a Markov head,
+ *                                else false
  *   dflash.attention.sliding_window, .sliding_window_pattern   the window of the layers whose flag is set
  * Tensors:
  *   fc.weight [H][S T], enc.output_norm.weight [H]

@@ -76,8 +76,8 @@
  * nodes on synthetic distributions gave 2.93 tokens per step with `recursive` and pruning by rank, 3.12 with whole
  * groups and `transport`. More children lose again: three at each node gave 2.74.
  *
- * `dflash` grows its tree by psi from the greatest down, which gives the trees of both kinds without pruning: it expands
- * only nodes that stay.
+ * `dflash` grows its tree by psi from the greatest down, which gives the trees of both kinds without pruning: it
+ * expands only nodes that stay.
  *
  * The first child has exactly its parent's psi, so that the path of first draws, a chain as in sps, is always kept;
  * what is left of the budget goes to branches.

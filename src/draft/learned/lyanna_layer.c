@@ -36,9 +36,10 @@
  * are one forward, and so is each step of the chains. That is 1 + (depth - 1) forwards of one layer for any number of
  * sequences, and 2 with a parallel chain.
  *
- * The layer is a standard one: a norm before attention, unless its training began from an EAGLE drafter, whose layer has
- * none, and one before the feed-forward part; the target's heads, rope and epsilon. Its output has no norm, because it replaces the target's hidden state after the final norm. Proof:
- * tests/draft/test_draft_lyanna.c, against the same layer in double precision. */
+ * The layer is a standard one: a norm before attention, unless its training began from an EAGLE drafter, whose layer
+ * has none, and one before the feed-forward part; the target's heads, rope and epsilon. Its output has no norm, because
+ * it replaces the target's hidden state after the final norm. Proof: tests/draft/test_draft_lyanna.c, against the same
+ * layer in double precision. */
 #include "draft/learned/lyanna.h"
 
 #include "gguf/tensor_type.h"

@@ -10,8 +10,8 @@
  *     distribution of the children of a node at depth i = softmax(l_{i+1} + E'(its token))
  *
  * In some files this begins with the second step of a chain (info_step), because the first one has read the pending
- * token. If the file has a gate, the gated bias of the node's token at h_{i+1} is added as well, and so is what the text
- * taught about the token (live info).
+ * token. If the file has a gate, the gated bias of the node's token at h_{i+1} is added as well, and so is what the
+ * text taught about the token (live info).
  *
  * Each expanded node gets its k most probable tokens as children. At each level only the k nodes of greatest joint
  * probability (the product along the path) are expanded. The nodes of greatest joint probability among all that were

@@ -1,18 +1,18 @@
-/* markov_head.c - DSpark's heads (arXiv 2607.05147): what the token before a position adds to its logits, and the chance
- * that the best token there is accepted.
+/* markov_head.c - DSpark's heads (arXiv 2607.05147): what the token before a position adds to its logits, and the
+ * chance that the best token there is accepted.
  *
  * The problem. The positions of a block are predicted at once, so none of them knows which tokens the others get: after
  * "New" and "San", the next position gives "York" and "Francisco" the same probabilities.
  *
  * The idea. A vector of the token before, of a low rank, makes a bias on all logits: logits + W2 w1(token). A node of a
- * tree is the token before its children, so every node has a distribution of its own. A gated head weighs the numbers of
- * the vector by the hidden state of the position, so that the bias can be small where the position itself is sure:
+ * tree is the token before its children, so every node has a distribution of its own. A gated head weighs the numbers
+ * of the vector by the hidden state of the position, so that the bias can be small where the position itself is sure:
  *
  *     logits + W2 (g * w1(token)),     g = 1 / (1 + exp(-(G [hidden ; w1(token)] + b)))
  *
  * The confidence head reads the hidden state and the vector, which is not gated:
  *
- *     c = 1 / (1 + exp(-(w [hidden ; w1(token)] + b)))      the chance of the best child; the others are scaled to match
+ *     c = 1 / (1 + exp(-(w [hidden ; w1(token)] + b)))    the chance of the best child; the others are scaled to match
  *
  * Cost: a product with D x r weights for each node that is expanded, against D x H for the LM head of each position.
  * Proof: tests/draft/test_draft_dflash.c. */

@@ -34,8 +34,8 @@
  * arXiv 2502.05202). Its logits become a row of the target's vocabulary, with -inf for all other tokens, and everything
  * below works on such rows. So q is the draft's distribution restricted to the shared tokens and normalised, which is
  * what is drawn from, declared and divided by. A drafted token is run as the draft model's token of the same text. When
- * the step has committed it, the text may have other tokens there; the rows that are no longer right are then run again.
- * A recurrent state cannot be moved back, so it stops before the segment that is still open.
+ * the step has committed it, the text may have other tokens there; the rows that are no longer right are then run
+ * again. A recurrent state cannot be moved back, so it stops before the segment that is still open.
  *
  * Drawing. The children of a node come from q, the distribution of the draft model there, with the penalties,
  * temperature and filters of the request (sampler_dist). gumbel.h draws from it: without replacement, or (DRAFT_PATHS)
@@ -190,7 +190,8 @@ typedef struct DraftModel {
 
 /* ---- opening: the model and its KV cache ------------------------------------------------------------ */
 
-/* In another vocabulary a text has a different number of tokens; this much room is enough unless it has very short ones. */
+/* In another vocabulary a text has a different number of tokens; this much room is enough unless it has very short
+ * ones. */
 enum { OWN_CTX_FACTOR = 2 };
 
 static int open_other_vocab(SmallModelKv *r, const DrafterEnv *env, fr_error *err) {

@@ -9,15 +9,15 @@
  *   A  the cat sat       the ─── cat ─┬─ sat     below the: cat ~ q_A, cat ~ q_B: one node, two draws
  *   B  the cat ran                    └─ ran     below cat: sat ~ q_A, ran ~ q_B
  *
- * With `branch` each model drafts a tree of its own (expansion-based token trees): in branch=1-3-1 every node of level 1
- * gets three children, drawn independently of each other, or the three best ones of a greedy request. Then one model is
- * enough.
+ * With `branch` each model drafts a tree of its own (expansion-based token trees): in branch=1-3-1 every node of level
+ * 1 gets three children, drawn independently of each other, or the three best ones of a greedy request. Then one model
+ * is enough.
  *
- * Each model is a DraftModel with a chain or such a tree (draft_model.c) that adds to the tree of the models before it. Without
- * distributions, the union is pruned to the budget by p_accept. With distributions nothing may be pruned, so the
- * budget is divided among the models beforehand. A ',' ends an option, so files are joined by '+', which their names
- * therefore cannot contain. Cost: one forward of each model for each level and step, over all sequences. It loses if the models
- * propose the same tokens, or if one of them is much better than the others. */
+ * Each model is a DraftModel with a chain or such a tree (draft_model.c) that adds to the tree of the models before it.
+ * Without distributions, the union is pruned to the budget by p_accept. With distributions nothing may be pruned, so
+ * the budget is divided among the models beforehand. A ',' ends an option, so files are joined by '+', which their
+ * names therefore cannot contain. Cost: one forward of each model for each level and step, over all sequences. It loses
+ * if the models propose the same tokens, or if one of them is much better than the others. */
 #include "draft/models/draft_model.h"
 
 #include "base/mem.h"

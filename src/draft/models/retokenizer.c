@@ -9,8 +9,8 @@
  *   \_ closed _/ \_ open                  \____ closed _____/ \_ open
  *
  * A segment ends before a space that follows another character. No pre-tokenizer joins the two sides of such a place,
- * and hardly any piece of SentencePiece has a space there, so the tokens are those of the whole text. A segment also ends
- * at a control token, which becomes the draft model's token of the same spelling or else its spelling, and after
+ * and hardly any piece of SentencePiece has a space there, so the tokens are those of the whole text. A segment also
+ * ends at a control token, which becomes the draft model's token of the same spelling or else its spelling, and after
  * max_open bytes, at the end of a character. There the tokens may differ from those of the whole text, which costs some
  * acceptance and nothing else.
  *
@@ -93,8 +93,8 @@ static void close_token(RetokenizedText *t, int32_t token) {
     else t->is_full = true;
 }
 
-/* Encodes the first n_bytes of the open segment after the closed tokens. *n is the number of their tokens, or -1 if they
- * do not fit. A space that only the target's tokenizer puts before the first word is no part of the text. */
+/* Encodes the first n_bytes of the open segment after the closed tokens. *n is the number of their tokens, or -1 if
+ * they do not fit. A space that only the target's tokenizer puts before the first word is no part of the text. */
 static int encode_open(const Retokenizer *r, RetokenizedText *t, int32_t n_bytes, int32_t *n, fr_error *err) {
     const char *text = t->open;
     bool continued = !t->at_start;

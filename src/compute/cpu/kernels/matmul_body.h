@@ -82,8 +82,8 @@ INLINE void add_rows(TensorType type, ActForm form, int n_rows, const Unpacked *
 #if defined(ACTS_ARE_WORDS)
 /* Passes over activations of 16 bits, for tables without exact byte products.
  *
- * The problem. vpmaddubsw multiplies bytes and adds two products in 16 bits, which overflows unless signs are moved, and
- * its sums must be widened. Two planes of activations double all of it: 32 inputs take 64 operations.
+ * The problem. vpmaddubsw multiplies bytes and adds two products in 16 bits, which overflows unless signs are moved,
+ * and its sums must be widened. Two planes of activations double all of it: 32 inputs take 64 operations.
  *
  * The idea. vpmaddwd multiplies words and adds two products in 32 bits, which never overflows here, so that 32 inputs
  * take 16 products and 16 additions. Codes are widened to words once for all rows, and each vector of them is read once

@@ -138,8 +138,8 @@ INLINE Vi v_shift_right_signed(Vi a, int n) { return _mm256_srai_epi32(a, n); }
 INLINE Vi v_sub_int(Vi a, Vi b) { return _mm256_sub_epi32(a, b); }
 INLINE Vi v_max_int(Vi a, Vi b) { return _mm256_max_epi32(a, b); }
 INLINE Vi v_add_int(Vi a, Vi b) { return _mm256_add_epi32(a, b); }
-/* Returns a + b. The compiler, which may add integers in any order, keeps this order: otherwise it computes all products
- * of a long sum before it adds them, and stores them all, because there are only 16 registers. */
+/* Returns a + b. The compiler, which may add integers in any order, keeps this order: otherwise it computes all
+ * products of a long sum before it adds them, and stores them all, because there are only 16 registers. */
 INLINE Vi v_add_in_order(Vi a, Vi b) {
     a = _mm256_add_epi32(a, b);
     __asm__("" : "+x"(a));
