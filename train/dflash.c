@@ -188,8 +188,7 @@ const TrainMethod train_dflash = {
     .name = "dflash",
     .summary = "a few layers that predict a block of tokens at once from several layers of the target",
     .about = "Train DFlash's layers for a target: slots of a pending token and of mask tokens read the target's hidden "
-             "states "
-             "after several layers, and predict the next tokens in one forward.",
+             "states after several layers, and predict the next tokens in one forward.",
     .notes =
         "Best trained on the target's own answers (forerun distill-data). --init also takes a published drafter, as a "
         "GGUF file of llama.cpp or after forerun import-drafter dflash, if it has neither windows nor a vocabulary, an "

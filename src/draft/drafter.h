@@ -78,7 +78,7 @@ typedef struct VerifiedTree {
     const VerifyResult *verdict;
     int32_t n_extra; /* rows of this drafter's own (add_rows), with their hidden states, [n_extra] rows [n_embd] */
     const float *const *extra_hidden;
-    bool is_idle; /* the drafter did not propose in this step, because it does not pay; it should save time here */
+    bool is_idle; /* the drafter did not propose in this step, because it does not pay; it should spend no time here */
 } VerifiedTree;
 
 /* A row of the target that is no node: it cannot be accepted, and no node sees it. */
