@@ -109,7 +109,7 @@ void prefix_cache_keep(const fr_request *r) {
     if (!c) return;
     int32_t n_common = count_common(c->tokens, c->n_tokens, r->context, n);
     if (n_common < n && !replace(r, c, n)) return;
-    request_drafts_keep(r, c->sequence, n, n < r->n_context && n < c->n_known && c->tokens[n] == r->context[n]);
+    request_drafts_keep(r, c->sequence, n, count_common(c->tokens, c->n_known, r->context, r->n_context));
     c->last_use = ++e->prefixes.n_uses;
 }
 
@@ -157,8 +157,8 @@ static int32_t count_common_usable(const fr_request *r, int32_t n_common, int32_
     else if (!r->reads_prompt) return n;
     if (n <= n_seen) return n;
     int32_t more = n < limit ? n : limit;
-    if (r->needs_hidden && more > most - 1) more = most - 1;         /* one token is read for its hidden state, */
-    if (r->needs_hidden && more > n_common - 1) more = n_common - 1; /* and a drafter's entry includes the next token */
+    if (r->needs_hidden && more > most - 1) more = most - 1;   /* one token is read for its hidden state, */
+    if (more > n_common - r->n_next) more = n_common - r->n_next; /* and an entry includes the tokens after its own */
     return more > n_seen ? more : n_seen;
 }
 

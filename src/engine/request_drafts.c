@@ -326,6 +326,7 @@ void request_drafts_count_tags(fr_request *r, const VerifyResult *verdict, int64
  * Hidden states are not kept. A drafter that needs them has made an entry for each token but the last, because an entry
  * needs the hidden state of its token and the token that follows. So a request with such a drafter takes over the
  * tokens whose entries are known, and reads at least one token itself, which gives that token's hidden state again.
+ * (The entries of `mtp` with n layers need n tokens that follow, so that the request reads as many itself.)
  * That costs one row, whereas storing the states would add 36 % to the KV cache of TinyLlama 1.1B (8192 bytes to 22,528
  * bytes per token).
  *
@@ -391,12 +392,17 @@ void request_drafts_take_over(fr_request *r, int32_t sequence, int32_t n) {
     }
 }
 
-void request_drafts_keep(const fr_request *r, int32_t sequence, int32_t n, bool knows_next) {
+int32_t request_drafts_n_next(const Drafter *drafter) {
+    if (!drafter->class->needs_hidden) return 0;
+    return drafter->class->n_next ? drafter->class->n_next(drafter) : 1;
+}
+
+void request_drafts_keep(const fr_request *r, int32_t sequence, int32_t n, int32_t n_known) {
     for (const RequestDraft *d = r->drafts; d < r->drafts + r->options.n_drafts; d++) {
         Drafter *drafter = d->shared->drafter;
         if (!d->is_active || !drafter->class->n_held || d->shared == &d->own) continue;
-        int32_t most = drafter->class->needs_hidden && !knows_next ? n - 1 : n,
-                n_held = n_held_of(d, d->sequence, most);
+        int32_t most = n_known - request_drafts_n_next(drafter),
+                n_held = n_held_of(d, d->sequence, most < n ? most : n);
         if (n_held > n_held_of(d, sequence, INT32_MAX))
             drafter->class->take_over(drafter, d->sequence, sequence, n_held);
     }

@@ -383,14 +383,13 @@ void model_close(Model *m) {
     mem_free(m);
 }
 
-/* ---- the layer for multi-token prediction -------------------------------------------------------------- */
+/* ---- the layers for multi-token prediction ------------------------------------------------------------- */
 
-/* The layer is read only when a drafter wants it, so that a model still runs if the layer is damaged, or is missing
+/* A layer is read only when a drafter wants it, so that a model still runs if the layer is damaged, or is missing
  * although the file has its key. */
-static int read_nextn(ArchReader *r, Nextn *n) {
+static int read_nextn(ArchReader *r, int32_t i, Nextn *n) {
     const float *norm = NULL;
     const GgufTensor *head = NULL;
-    int32_t i = r->m->hparams.n_layer;
     int status = arch_tensor(r, i, TENSOR_NEXTN_EH_PROJ, false, &n->eh_proj);
     if (!status) status = arch_vector(r, i, TENSOR_NEXTN_ENORM, false, &n->enorm);
     if (!status) status = arch_vector(r, i, TENSOR_NEXTN_HNORM, false, &n->hnorm);
@@ -403,9 +402,9 @@ static int read_nextn(ArchReader *r, Nextn *n) {
 }
 
 /* Refuses the layer if one of its tensors was not taken or is not finite. Nothing checks these tensors later. */
-static int check_nextn(const ArchReader *r) {
+static int check_nextn(const ArchReader *r, int32_t i_layer) {
     TensorName prefix;
-    snprintf(prefix.text, sizeof prefix.text, "blk.%d.", r->m->hparams.n_layer);
+    snprintf(prefix.text, sizeof prefix.text, "blk.%d.", i_layer);
     for (int64_t i = 0; i < gguf_n_tensors(r->m->gguf); i++) {
         const GgufTensor *t = gguf_tensor(r->m->gguf, i);
         if (strncmp(t->name, prefix.text, strlen(prefix.text)) != 0) continue;
@@ -445,21 +444,22 @@ static int read_companion(const Model *model, const Gguf *companion, Hparams *ou
 }
 
 /* The model of the layer is a copy of the whole model with other layers, and owns only what was read for it. */
-int nextn_open(Nextn *out, const Model *model, const Gguf *companion, fr_error *err) {
+int nextn_open(Nextn *out, const Model *model, const Gguf *companion, int32_t index, fr_error *err) {
     const Gguf *g = companion ? companion : model->gguf;
     *out = (Nextn){.model = *model};
     out->model.layers = NULL, out->model.memory = NULL;
     out->model.gguf = g;
     int status = companion ? read_companion(model, companion, &out->model.hparams, err) : FR_OK;
     if (status) return status;
-    if (out->model.hparams.n_nextn == 0)
+    if (index >= out->model.hparams.n_nextn)
         return error_set(err, FR_ERR_UNSUPPORTED,
                          "%s has no layer for multi-token prediction (%s.nextn_predict_layers)", gguf_path(g),
                          arch_name(model->hparams.arch));
     ArchReader r = {.m = &out->model, .of_layer = out->model.hparams, .err = err};
+    int32_t i_layer = out->model.hparams.n_layer + index;
     status = open_reader(&r, (size_t)gguf_n_tensors(g));
-    if (!status) status = read_nextn(&r, out);
-    if (!status) status = check_nextn(&r);
+    if (!status) status = read_nextn(&r, i_layer, out);
+    if (!status) status = check_nextn(&r, i_layer);
     mem_free(r.taken);
     if (status) {
         nextn_close(out);

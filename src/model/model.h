@@ -324,8 +324,8 @@ int model_refuse_not_finite(const Model *m, const GgufTensor *t, fr_error *err);
  * borrowed, and nothing is to be closed. */
 Model model_of_layers(const Model *target, const LayerSpec *layers, int32_t n_layer, int32_t n_ff);
 
-/* The layer for multi-token prediction that some model files have after the others. From a hidden state of the model
- * and the token that was chosen there it predicts the token after that one.
+/* A layer for multi-token prediction; some model files have one or several after the others. From a hidden state of the
+ * model and the token that was chosen there it predicts the token after that one.
  *
  *     x = eh_proj [ norm(E(token); enorm) ; norm(h; hnorm) ]      one layer like the model's last layer with attention
  *     h' = norm(layer(x); shared_head_norm)                       h' takes the place of h at the next token
@@ -336,10 +336,12 @@ Model model_of_layers(const Model *target, const LayerSpec *layers, int32_t n_la
  * (pull requests 24868, 25980 and 26534) and vLLM take the same state at the first step; at the next steps both take h'
  * after its norm for GLM. The paper of DeepSeek-V3 leaves open whether its h is the one before the norm.
  *
- * The layer's tensors are called "blk.N.<name>", where N is the number of layers that the model runs. Without a
+ * Where there are several, the first one has index 0. Layer i reads h' of layer i - 1 at the same position in the place of
+ * h, and the token i places later (draft/learned/draft_mtp.c).
+ *
+ * The tensors of layer i are called "blk.<N + i>.<name>", where N is the number of layers that the model runs. Without a
  * shared_head_norm the output norm is used, and without an embed_tokens or a shared_head_head the model's embedding or
- * LM head. "<architecture>.nextn_predict_layers" counts such layers, and block_count includes them. If there are
- * several, the first is read. */
+ * LM head. "<architecture>.nextn_predict_layers" counts these layers, and block_count includes them. */
 typedef struct Nextn {
     Model model; /* the layer, its norm and its head; embedding and ropes are borrowed from the model */
     LayerSpec layer;
@@ -348,11 +350,12 @@ typedef struct Nextn {
     const float *enorm, *hnorm;     /* [n_embd] */
 } Nextn;
 
-/* Reads the description into a Nextn that is not moved afterwards; the model and the file must outlive it. `companion`
- * is another file with the layer (mtp-NAME.gguf): one of the same architecture that has layer N and, like every model,
- * the embedding; or NULL, where the model's own file has it. Refuses a file that has no such layer, a companion of
- * another model (FR_ERR_MISMATCH), and missing, unknown, misshapen or infinite tensors by name. */
-int nextn_open(Nextn *out, const Model *model, const Gguf *companion, fr_error *err);
+/* Reads the description of layer `index` into a Nextn that is not moved afterwards; the model and the file must outlive
+ * it. Afterwards model.hparams.n_nextn is the number of such layers. `companion` is another file with the layers
+ * (mtp-NAME.gguf): one of the same architecture that has only these and, like every model, the embedding; or NULL, where
+ * the model's own file has them. Refuses a file that has no such layer, a companion of another model (FR_ERR_MISMATCH),
+ * and missing, unknown, misshapen or infinite tensors by name. */
+int nextn_open(Nextn *out, const Model *model, const Gguf *companion, int32_t index, fr_error *err);
 void nextn_close(Nextn *n); /* may be called after a failed nextn_open, and with a zeroed Nextn */
 
 /* Reads the embedding of a token as floats, out [n_embd]; embedding_row reads it from a table in any memory. */

@@ -408,12 +408,13 @@ static int run_blocks(Dflash *d, const LearnedMember *members, int32_t n, fr_err
     int32_t block = d->keys.block, first = d->keys.from_anchor ? 0 : 1;
     int status = FR_OK;
     for (int32_t r = 0; r < n && !status; r++) {
-        int32_t kv = d->entries.sequences[members[r].sequence].kv, n_levels = levels_of(d, &members[r]);
-        status = cached_kv_reserve(&d->entries.cached, kv, block, err);
+        const EntrySequence *entries = &d->entries.sequences[members[r].sequence];
+        int32_t n_levels = levels_of(d, &members[r]);
+        status = entry_queue_reserve(&d->entries, entries, block, err);
         for (int32_t i = 0; i < block; i++) {
             int32_t row = r * block + i;
             d->slots[row] = i ? d->keys.mask : members[r].tree->nodes[0].token;
-            d->entries.rows[row] = (Row){.sequence = kv,
+            d->entries.rows[row] = (Row){.sequence = entries->kv,
                                          .parent = i ? row - 1 : -1,
                                          .in_block = !d->keys.is_causal,
                                          .want_logits = i >= first && i < first + n_levels};

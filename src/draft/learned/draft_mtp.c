@@ -1,11 +1,11 @@
-/* draft_mtp.c - the drafter `mtp`: multi-token prediction by a layer that the target's makers trained with it (Gloeckle
+/* draft_mtp.c - the drafter `mtp`: multi-token prediction by layers that the target's makers trained with it (Gloeckle
  * et al. 2024, arXiv 2404.19737; in the form of DeepSeek-V3, arXiv 2412.19437, section 2.2, which Qwen 3.5, Qwen3-Next
  * and GLM use as well).
  *
  * The problem. A learned drafter has to be trained for its target. The makers of some models have done so: they trained
- * a further layer to predict the token after the next one, and published its weights, as part of the model's file or in
- * a file beside it (mtp-NAME.gguf), which has the architecture of the target, this layer, and copies of the embedding
- * and the LM head. The target's own embedding and LM head are used in both cases.
+ * a further layer, or several, to predict the tokens after the next one, and published the weights, as part of the
+ * model's file or in a file beside it (mtp-NAME.gguf), which has the architecture of the target, these layers, and copies
+ * of the embedding and the LM head. The target's own embedding and LM head are used in both cases.
  *
  * The idea. That layer f is EAGLE's (draft_eagle.c) with three norms (model/model.h):
  *
@@ -25,10 +25,24 @@
  * it would only lower the acceptance (tests/draft/test_draft_mtp.c has a layer that is right with h_t and another that
  * would be right with h_{t+1}).
  *
- * Cost: as for `eagle`; the layer is as large as one of the target's, and the LM head is the target's, which for a
- * large vocabulary costs more than the layer. When it loses: with small targets that have large vocabularies; and with
- * experts, where a row of the draft reads as many weights as a row in one of the target's layers. Proof:
- * tests/draft/test_draft_mtp.c and, with latent attention and experts, tests/draft/test_draft_mtp_routed.c. */
+ * Several layers. A model that was trained with n of them has one for each depth of the tree, and the tokens at depth d
+ * come from layer min(d, n). Layer k reads what layer k - 1 makes at the same position, and a later token:
+ *
+ *     f^k_t = norm^k(f^k(fc^k [norm E(x_{t+k}) ; norm f^{k-1}_t]))     equations 21 to 23 of DeepSeek-V3; f^0_t = h_t
+ *     distribution of x_{t+k+1} = softmax(W^k f^k_t)
+ *
+ * Each layer was trained on the whole context, so each runs over all of it and has KV entries of its own
+ * (layer_entries.c). Below depth n, layer n continues from its own output as a single layer does. Of the makers who
+ * published several layers, StepFun trained them in this way (SGLang's pull request 18564); Xiaomi gave h_t to each
+ * layer of MiMo-V2 (sglang-jax, 1256), an architecture that forerun does not run. f^k is read after its norm, as a single
+ * layer's output is.
+ *
+ * Cost: as for `eagle`; a layer is as large as one of the target's, and the LM head is the target's, which for a
+ * large vocabulary costs more than the layer. Of n layers, each runs over the prompt, the first n - 1 also for as many
+ * tokens again in each proposal, and layers that the option `depth` does not reach are not read. When it loses: with
+ * small targets that have large vocabularies; and with experts, where a row of the draft reads as many weights as a row
+ * in one of the target's layers. Proof: tests/draft/test_draft_mtp.c; with latent attention and experts,
+ * tests/draft/test_draft_mtp_routed.c; several layers, tests/draft/test_draft_mtp_layers.c. */
 #include "base/mem.h"
 #include "model/model.h"
 #include "draft/drafter_file.h"
@@ -47,7 +61,7 @@ static const Option option_table[] = {
     {.key = "file",
      OPT_FILE(MtpOptions, file),
      .default_help = "the target's own file",
-     .help = "GGUF file with the layer, mtp-NAME.gguf, if the target's own file lacks it"},
+     .help = "GGUF file with the layers, mtp-NAME.gguf, if the target's own file lacks them"},
     {.key = "depth",
      OPT_INT(MtpOptions, depth, 1, EAGLE_MAX_DEPTH),
      .default_value = "3",
@@ -61,39 +75,62 @@ static const Option option_table[] = {
     {.key = NULL},
 };
 
-typedef struct Mtp {
-    Eagle eagle;
-    Gguf *companion; /* NULL: the target's file has the layer */
+/* A layer with what is around it. */
+typedef struct MtpLayer {
     Nextn nextn;
+    OneLayer layer; /* layers after the first; that one is eagle.layer, and its fc is eagle.fc */
+    Linear *fc;
     GgufTensor embedding; /* a copy of nextn.embed_tokens, whose file may be changed while the drafter is open */
     void *embedding_memory;
+} MtpLayer;
+
+typedef struct Mtp {
+    Eagle eagle;
+    Gguf *companion; /* NULL: the target's file has the layers */
+    int32_t n_layers;
+    MtpLayer *layers; /* [n_layers], with room for one for each depth */
 } Mtp;
 
 static void close_mtp(Drafter *drafter) {
     Mtp *m = (Mtp *)drafter;
+    for (int32_t i = 1; i < m->n_layers; i++) {
+        learned_linear_close(&m->eagle.learned, m->layers[i].fc);
+        one_layer_close(&m->layers[i].layer);
+    }
     eagle_release(&m->eagle);
-    nextn_close(&m->nextn);
-    mem_free(m->embedding_memory);
+    for (int32_t i = 0; i < m->n_layers; i++) {
+        nextn_close(&m->layers[i].nextn);
+        mem_free(m->layers[i].embedding_memory);
+    }
+    mem_free(m->layers);
     gguf_close(m->companion);
     mem_free(m);
 }
 
-static int copy_embedding(Mtp *m, fr_error *err) {
-    const GgufTensor *t = m->nextn.embed_tokens;
+static int copy_embedding(MtpLayer *l, fr_error *err) {
+    const GgufTensor *t = l->nextn.embed_tokens;
     if (!t) return FR_OK;
-    m->embedding = *t;
-    m->embedding.data = m->embedding_memory = mem_alloc(t->bytes);
-    if (!m->embedding_memory) return error_memory(err, "the embedding of mtp", t->bytes);
-    memcpy(m->embedding_memory, t->data, t->bytes);
+    l->embedding = *t;
+    l->embedding.data = l->embedding_memory = mem_alloc(t->bytes);
+    if (!l->embedding_memory) return error_memory(err, "the embedding of mtp", t->bytes);
+    memcpy(l->embedding_memory, t->data, t->bytes);
     return FR_OK;
 }
 
-/* Reads the description of the layer. The message of a failure is that of nextn_open and, where another file would
- * help, the remedy. */
-static int read_description(Mtp *m, fr_error *err) {
+/* Reads the descriptions of the layers for at most `depth` depths. The message of a failure is that of nextn_open and,
+ * where another file would help, the remedy. */
+static int read_descriptions(Mtp *m, int32_t depth, fr_error *err) {
     const Model *target = m->eagle.learned.target;
     fr_error why;
-    int status = nextn_open(&m->nextn, target, m->companion, &why);
+    int status = FR_OK;
+    m->layers = mem_calloc((size_t)depth, sizeof *m->layers);
+    if (!m->layers) return error_memory(err, "the layers of mtp", (size_t)depth * sizeof *m->layers);
+    for (int32_t i = 0, n = 1; i < n && !status; i++) {
+        m->n_layers = i + 1;
+        status = nextn_open(&m->layers[i].nextn, target, m->companion, i, &why);
+        if (i == 0) n = m->layers[0].nextn.model.hparams.n_nextn;
+        if (n > depth) n = depth;
+    }
     if (!status && m->companion && gguf_find_key(m->companion, "tokenizer.ggml.tokens") >= 0)
         status = vocab_match(m->companion, target->gguf, &why);
     const char *remedy = "; take a file that was converted with this layer, or another drafter";
@@ -101,17 +138,44 @@ static int read_description(Mtp *m, fr_error *err) {
     return error_set(err, status, "mtp: %s%s", why.message, status == FR_ERR_MEMORY ? "" : remedy);
 }
 
-static int read_weights(Mtp *m, fr_error *err) {
-    LearnedDrafter *l = &m->eagle.learned;
-    int status = read_description(m, err);
-    if (!status) status = copy_embedding(m, err);
-    if (!status)
-        status = l->backend->linear_open(&m->eagle.fc, l->device, l->weights, m->nextn.eh_proj, NULL, m->eagle.max_rows,
-                                         err);
-    if (!status) status = l->backend->submodel(&m->eagle.layer.weights, l->weights, &m->nextn.model, err);
+static int read_weights(Mtp *m, int32_t depth, fr_error *err) {
+    Eagle *d = &m->eagle;
+    LearnedDrafter *l = &d->learned;
+    int status = read_descriptions(m, depth, err);
+    for (int32_t i = 0; i < m->n_layers && !status; i++) {
+        MtpLayer *x = &m->layers[i];
+        Linear **fc = i ? &x->fc : &d->fc;
+        Weights **weights = i ? &x->layer.weights : &d->layer.weights;
+        status = copy_embedding(x, err);
+        if (!status)
+            status = l->backend->linear_open(fc, l->device, l->weights, x->nextn.eh_proj, NULL, d->max_rows, err);
+        if (!status) status = l->backend->submodel(weights, l->weights, &x->nextn.model, err);
+    }
     if (!status && m->companion) status = gguf_check(m->companion, err);
     return status ? status : gguf_check(l->target->gguf, err);
 }
+
+static int open_layers(Mtp *m, fr_error *err) {
+    LaterLayer later[EAGLE_MAX_DEPTH];
+    for (int32_t i = 0; i < m->n_layers; i++) {
+        MtpLayer *x = &m->layers[i];
+        later[i] = (LaterLayer){.layer = &x->layer,
+                                .fc = x->fc,
+                                .token_norm = x->nextn.enorm,
+                                .hidden_norm = x->nextn.hnorm,
+                                .embedding = x->embedding_memory ? &x->embedding : NULL};
+    }
+    const EntryQueueOptions input = {.reads_tokens = true,
+                                     .token_norm = later[0].token_norm,
+                                     .hidden_norm = later[0].hidden_norm,
+                                     .embedding = later[0].embedding,
+                                     .later = later + 1,
+                                     .n_later = m->n_layers - 1};
+    return eagle_open_layer(&m->eagle, "mtp", &input, err);
+}
+
+/* An entry of layer k has the token k places later. */
+static int32_t count_next(const Drafter *drafter) { return ((const Mtp *)drafter)->n_layers; }
 
 static int open_mtp(Drafter **out, const void *options, const DrafterEnv *env, fr_error *err) {
     const MtpOptions *o = options;
@@ -124,12 +188,8 @@ static int open_mtp(Drafter **out, const void *options, const DrafterEnv *env, f
     if (!status) status = learned_open_target(&d->learned, "mtp", env, err);
     if (!status && o->file) status = gguf_open(&m->companion, o->file, err);
     if (m->companion) d->learned.weights_mark = drafter_weights_mark(m->companion);
-    if (!status) status = read_weights(m, err);
-    const EntryQueueOptions input = {.reads_tokens = true,
-                                     .token_norm = m->nextn.enorm,
-                                     .hidden_norm = m->nextn.hnorm,
-                                     .embedding = m->embedding_memory ? &m->embedding : NULL};
-    if (!status) status = eagle_open_layer(d, "mtp", &input, err);
+    if (!status) status = read_weights(m, o->depth, err);
+    if (!status) status = open_layers(m, err);
     if (!status && m->companion) learned_note_quantisation(&d->learned, o->file, "a target of more bits accepts more");
     if (status) {
         close_mtp(&d->learned.base);
@@ -142,10 +202,11 @@ static int open_mtp(Drafter **out, const void *options, const DrafterEnv *env, f
 extern const DrafterClass draft_mtp_class;
 const DrafterClass draft_mtp_class = {
     .name = "mtp",
-    .summary = "the layer for multi-token prediction of the target's own file (nextn), or of a file beside it",
+    .summary = "the layers for multi-token prediction of the target's own file (nextn), or of a file beside it",
     .option_table = option_table,
     .options_size = sizeof(MtpOptions),
     .open = open_mtp,
     .close = close_mtp,
+    .n_next = count_next,
     EAGLE_CALLS,
 };

@@ -9,7 +9,17 @@
  * most `top` nodes of a level expanded; the layer only chooses the tokens.
  *
  * The nodes expanded at a level form the front. The rows of all sequences' fronts are one forward of the layer, in
- * which each row attends to its sequence's entries and to its ancestors in the tree. */
+ * which each row attends to its sequence's entries and to its ancestors in the tree.
+ *
+ * Several layers (`mtp`; layer_entries.c). The nodes at depth d come from layer min(d, n). Layer k <= n reads features
+ * of layer k - 1, and attends to what it has made itself of the tokens before, drafted ones included. So at level
+ * k - 1 it first runs rows for the ancestors of the front, too. Layer n goes on from its own features.
+ *
+ *     tokens                x4 pending ── cat ── sat
+ *     level 1, layer 2      [cat] f(x4)                             gives sat
+ *     level 2, layer 3      [cat] g(x4), [sat] g(cat)               g: features of layer 2; gives the token after sat
+ *     level 3, layer 3      ..., [the] f'(sat)                      f': features of layer 3
+ */
 #include "draft/learned/eagle_layer.h"
 
 #include <math.h>
@@ -29,15 +39,19 @@ struct EagleMember {
     const EntrySequence *entries; /* its feature is f of the last entry, its logits are those after the pending token */
     Tree *tree;
     int32_t budget;
-    double log_p[TREE_MAX_NODES];        /* the sum along the path to each node */
-    int32_t expanded_by[TREE_MAX_NODES]; /* index of the node's parent on the front; -1: the root */
-    int32_t shape[TREE_MAX_NODES];       /* index of the node in the shape of a static tree */
+    double log_p[TREE_MAX_NODES];   /* the sum along the path to each node */
+    int32_t row_of[TREE_MAX_NODES]; /* the node's row in the layer that ran last; -1: it has none */
+    int32_t shape[TREE_MAX_NODES];  /* index of the node in the shape of a static tree */
 };
 
-/* A node of the front has one row of its level. */
 struct EagleFront {
     int32_t member, node;
     EagleTop top;
+};
+
+struct EagleRow {
+    int32_t member, node;
+    bool is_front;
 };
 
 /* ---- opening ------------------------------------------------------------------------------------ */
@@ -64,16 +78,17 @@ int eagle_plan(Eagle *d, const char *method, const EaglePlan *plan, const Drafte
 
 int eagle_open_layer(Eagle *d, const char *method, const EntryQueueOptions *input, fr_error *err) {
     LearnedDrafter *l = &d->learned;
-    int64_t front = l->max_group * d->top;
+    int32_t front = l->max_group * d->top, n_more = EAGLE_MAX_DEPTH * EAGLE_MAX_TOP;
     EntryQueueOptions entries = *input;
     entries.fc = d->fc, entries.wants_logits = true, entries.max_rows = d->max_rows;
     const ArenaItem items[] = {
         ARENA_ITEM(&d->group, l->max_group), ARENA_ITEM(&d->front, front),
-        ARENA_ITEM(&d->next, front),         ARENA_ITEM(&d->front_rows, front),
-        ARENA_ITEM(&d->logits, l->n_vocab),  ARENA_ITEM(&d->features, front * d->layer.weights->model->hparams.n_embd),
+        ARENA_ITEM(&d->rows, d->max_rows),   ARENA_ITEM(&d->logits, l->n_vocab),
+        ARENA_ITEM(&d->features, (int64_t)d->max_rows * d->layer.weights->model->hparams.n_embd),
     };
-    int status = one_layer_open_executor(&d->layer, l, d->n_ctx, EAGLE_MAX_DEPTH * EAGLE_MAX_TOP, d->max_rows,
-                                         (int32_t)front, err);
+    int status = one_layer_open_executor(&d->layer, l, d->n_ctx, n_more, d->max_rows, front, err);
+    for (int32_t i = 0; i < input->n_later && !status; i++)
+        status = one_layer_open_executor(input->later[i].layer, l, d->n_ctx, n_more, d->max_rows, front, err);
     if (!status) status = arena_take(&l->arena, items, ARENA_COUNT(items), method, err);
     return status ? status : entry_queue_open(&d->entries, l, &d->layer, &entries, err);
 }
@@ -130,7 +145,7 @@ void eagle_end(Drafter *drafter, int32_t sequence) {
     learned_end(drafter, sequence);
 }
 
-/* ---- growing the trees ---------------------------------------------------------------------------- */
+/* ---- nodes ---------------------------------------------------------------------------------------- */
 
 /* Finds the tokens that the target most probably chooses after a node, from the layer's output f and its logits
  * there. */
@@ -151,16 +166,15 @@ static int32_t child_in_shape(const Eagle *d, const EagleMember *m, int32_t pare
     return -1;
 }
 
-/* Adds the children of a node: all tokens of `top`, or for a static tree those in the shape. `from` is the index of the
- * node on the front; -1: the root. */
-static void add_children(const Eagle *d, EagleMember *m, int32_t node, const EagleTop *top, int32_t from) {
+/* Adds the children of a node: all tokens of `top`, or for a static tree those in the shape. */
+static void add_children(const Eagle *d, EagleMember *m, int32_t node, const EagleTop *top) {
     int32_t in_shape = 0;
     for (int32_t i = 0; i < top->n; i++) {
         if (d->is_static && (in_shape = child_in_shape(d, m, m->shape[node], i)) < 0) return;
         double log_p = m->log_p[node] + top->log_p[i];
         int32_t child = tree_add(m->tree, node, top->tokens[i], (float)exp(log_p), d->learned.base.source);
         m->log_p[child] = log_p;
-        m->expanded_by[child] = from;
+        m->row_of[child] = -1;
         m->shape[child] = in_shape;
     }
 }
@@ -175,57 +189,103 @@ static int32_t nodes_to_expand(const Eagle *d, const EagleMember *m, int32_t fir
     return n;
 }
 
-/* Chooses which new nodes of member i, from `first` on, are expanded, and puts them with their rows on the next
- * front. */
-static void choose_front(Eagle *d, int32_t i, int32_t first, int32_t *n_next) {
-    const EagleMember *m = &d->group[i];
-    int32_t nodes[EAGLE_MAX_TOP], n = nodes_to_expand(d, m, first, nodes);
-    for (int32_t k = 0; k < n; k++) {
-        int32_t best = nodes[k];
-        int32_t from = m->expanded_by[best], i_next = (*n_next)++;
-        const TreeNode *node = &m->tree->nodes[best];
-        entry_queue_set_pair(&d->entries, i_next, node->token,
-                             from < 0 ? m->entries->feature : d->features + (int64_t)from * d->entries.shape->n_embd);
-        d->entries.rows[i_next] = (Row){.token = node->token,
-                                        .sequence = m->entries->kv,
-                                        .parent = from < 0 ? -1 : d->front_rows[from],
-                                        .want_logits = true};
-        d->next[i_next] = (EagleFront){.member = i, .node = best};
-    }
+/* Puts the new nodes of member i, from `first` on, that are expanded on the front, which has *n_front nodes. */
+static void choose_front(Eagle *d, int32_t i, int32_t first, int32_t *n_front) {
+    int32_t nodes[EAGLE_MAX_TOP], n = nodes_to_expand(d, &d->group[i], first, nodes);
+    for (int32_t k = 0; k < n; k++) d->front[(*n_front)++] = (EagleFront){.member = i, .node = nodes[k]};
 }
 
-/* Runs the n chosen rows after the n_run rows of the levels above, and makes them the front. */
-static int run_front(Eagle *d, int32_t n, int32_t n_run, fr_error *err) {
-    entry_queue_fuse(&d->entries, n);
-    int status = n_run ? executor_extend(d->layer.executor, d->entries.rows, n, err)
-                       : executor_forward(d->layer.executor, d->entries.rows, n, err);
-    if (status) return status;
-    EagleFront *old = d->front;
-    d->front = d->next;
-    d->next = old;
-    size_t h = (size_t)d->entries.shape->n_embd;
-    for (int32_t i = 0; i < n; i++) {
-        d->front_rows[i] = n_run + i;
-        memcpy(d->features + (size_t)i * h, executor_hidden(d->layer.executor, n_run + i) + d->layer.feature_at,
-               h * sizeof *d->features);
-        find_top(d, &d->group[d->front[i].member], d->front[i].node, d->features + (size_t)i * h,
-                 executor_logits(d->layer.executor, n_run + i), &d->front[i].top);
+/* ---- rows of the tree ------------------------------------------------------------------------------- */
+
+/* Chooses the rows of a layer that has run no row of the tree yet: those of the front and of its ancestors, parents
+ * first. A layer lacks the tokens that come too early for it in a short context. Returns the number of rows. */
+static int32_t rows_of_paths(Eagle *d, int32_t layer, int32_t n_front) {
+    int32_t n = 0;
+    for (int32_t i = 0, f = 0; i < d->n_group; i++) {
+        const EagleMember *m = &d->group[i];
+        int32_t n_skipped = layer - entry_queue_n_entries(&d->entries, m->entries);
+        bool is_front[TREE_MAX_NODES] = {false}, is_needed[TREE_MAX_NODES] = {false};
+        for (; f < n_front && d->front[f].member == i; f++) {
+            is_front[d->front[f].node] = true;
+            for (int32_t k = d->front[f].node; k > 0; k = m->tree->nodes[k].parent) is_needed[k] = true;
+        }
+        for (int32_t k = 1; k < m->tree->n; k++)
+            if (is_needed[k] && m->tree->nodes[k].depth > n_skipped)
+                d->rows[n++] = (EagleRow){.member = i, .node = k, .is_front = is_front[k]};
     }
-    return FR_OK;
+    return n;
 }
+
+static int32_t rows_of_front(Eagle *d, int32_t n_front) {
+    for (int32_t f = 0; f < n_front; f++)
+        d->rows[f] = (EagleRow){.member = d->front[f].member, .node = d->front[f].node, .is_front = true};
+    return n_front;
+}
+
+/* Sets the inputs of n rows, which read features of layer `from`, and then the rows, after the n_run rows that the
+ * layer has run. */
+static void set_rows(Eagle *d, int32_t layer, int32_t from, int32_t n, int32_t n_run) {
+    int64_t h = d->entries.shape->n_embd;
+    for (int32_t i = 0; i < n; i++) {
+        const EagleMember *m = &d->group[d->rows[i].member];
+        const TreeNode *node = &m->tree->nodes[d->rows[i].node];
+        const float *feature = node->parent == 0 ? m->entries->feature + from * h
+                                                 : d->features + m->row_of[node->parent] * h;
+        entry_queue_set_pair(&d->entries, layer, i, node->token, feature);
+    }
+    if (n_run == 0)
+        for (int32_t i = 0; i < d->n_group; i++)
+            for (int32_t k = 0; k < d->group[i].tree->n; k++) d->group[i].row_of[k] = -1;
+    for (int32_t i = 0; i < n; i++) {
+        EagleMember *m = &d->group[d->rows[i].member];
+        const TreeNode *node = &m->tree->nodes[d->rows[i].node];
+        m->row_of[d->rows[i].node] = n_run + i;
+        d->entries.rows[i] = (Row){.token = node->token,
+                                   .sequence = m->entries->kv,
+                                   .parent = m->row_of[node->parent],
+                                   .want_hidden = true,
+                                   .want_logits = d->rows[i].is_front};
+    }
+    entry_queue_fuse(&d->entries, layer, n);
+}
+
+/* Runs the rows of the front at a level, and finds the tokens after its nodes. *n_run counts the rows that the layer
+ * has run below the entries. */
+static int run_front(Eagle *d, int32_t level, int32_t n_front, int32_t *n_run, fr_error *err) {
+    int32_t last = d->entries.n_layers - 1, layer = level < last ? level : last;
+    bool is_first = level <= last; /* of this layer, which reads features of the one before it */
+    if (is_first) *n_run = 0;
+    int32_t n = is_first ? rows_of_paths(d, layer, n_front) : rows_of_front(d, n_front);
+    set_rows(d, layer, is_first ? layer - 1 : layer, n, *n_run);
+    const OneLayer *l = d->entries.layers[layer].layer;
+    int status = *n_run ? executor_extend(l->executor, d->entries.rows, n, err)
+                        : executor_forward(l->executor, d->entries.rows, n, err);
+    size_t h = (size_t)d->entries.shape->n_embd;
+    for (int32_t i = *n_run; i < *n_run + n && !status; i++)
+        memcpy(d->features + (size_t)i * h, executor_hidden(l->executor, i) + l->feature_at, h * sizeof *d->features);
+    for (int32_t f = 0; f < n_front && !status; f++) {
+        const EagleMember *m = &d->group[d->front[f].member];
+        int32_t node = d->front[f].node, row = m->row_of[node];
+        find_top(d, m, node, d->features + (size_t)row * h, executor_logits(l->executor, row), &d->front[f].top);
+    }
+    *n_run += n;
+    return status;
+}
+
+/* ---- growing the trees ---------------------------------------------------------------------------- */
 
 static int grow_trees(Eagle *d, fr_error *err) {
     int32_t first[MAX_ROWS] = {0}, n_run = 0;
     int status = FR_OK;
     for (int32_t i = 0; i < d->n_group && !status; i++) {
         EagleMember *m = &d->group[i];
-        status = cached_kv_reserve(&d->entries.cached, m->entries->kv, (d->depth - 1) * d->top, err);
+        status = entry_queue_reserve(&d->entries, m->entries, (d->depth - 1) * d->top, err);
         first[i] = m->tree->n;
         m->log_p[0] = 0;
         m->shape[0] = 0;
         EagleTop top;
         find_top(d, m, 0, m->entries->feature, m->entries->logits, &top);
-        add_children(d, m, 0, &top, -1);
+        add_children(d, m, 0, &top);
     }
     for (int32_t level = 1; level < d->depth && !status; level++) {
         int32_t n = 0;
@@ -234,13 +294,13 @@ static int grow_trees(Eagle *d, fr_error *err) {
             first[i] = d->group[i].tree->n;
         }
         if (n == 0) break;
-        status = run_front(d, n, n_run, err);
-        n_run += n;
+        status = run_front(d, level, n, &n_run, err);
         for (int32_t k = 0; k < n && !status; k++)
-            add_children(d, &d->group[d->front[k].member], d->front[k].node, &d->front[k].top, k);
+            add_children(d, &d->group[d->front[k].member], d->front[k].node, &d->front[k].top);
     }
     for (int32_t i = 0; i < d->n_group && !status; i++) {
-        executor_commit(d->layer.executor, d->group[i].entries->kv, NULL, 0); /* discards the rows of the tree */
+        for (int32_t k = 0; k < d->entries.n_layers; k++) /* discards the rows of the tree */
+            executor_commit(d->entries.layers[k].layer->executor, d->group[i].entries->kv, NULL, 0);
         if (d->is_static) learned_declare(&d->learned, d->group[i].sequence, d->group[i].tree);
         else learned_prune(&d->learned, d->group[i].sequence, d->group[i].tree, d->group[i].budget);
     }

@@ -13,6 +13,7 @@ enum { EAGLE_MAX_DEPTH = 16, EAGLE_MAX_TOP = 16 };
 
 typedef struct EagleMember EagleMember; /* a sequence in a proposal */
 typedef struct EagleFront EagleFront;   /* a node that is expanded at the current level */
+typedef struct EagleRow EagleRow;       /* a row of the tree in a forward */
 
 typedef struct Eagle {
     LearnedDrafter learned;
@@ -23,13 +24,13 @@ typedef struct Eagle {
     TokenInfo info;
     Confidence confidence;
     OneLayer layer;
-    EntryQueue entries; /* its rows and pairs are also those of the tree */
+    EntryQueue entries; /* its rows and pairs are also those of the tree; `mtp` may give it later layers */
     EagleMember *group; /* [max_group] */
     int32_t n_group, max_rows;
-    EagleFront *front, *next; /* [max_group * top] the nodes expanded at this level, and at the next */
-    int32_t *front_rows;      /* [max_group * top] their executor rows */
-    float *features;          /* [max_group * top][H] the layer's outputs f for the nodes of the front */
-    float *logits;            /* [V] */
+    EagleFront *front; /* [max_group * top] the nodes expanded at this level */
+    EagleRow *rows;    /* [max_rows] the rows of the next forward */
+    float *features;   /* [max_rows][H] the output f for each row of the layer that ran last */
+    float *logits;     /* [V] */
 } Eagle;
 
 /* The options that all three methods have. */
@@ -39,7 +40,8 @@ typedef struct EaglePlan {
 } EaglePlan;
 
 /* A method opens a zeroed struct in this order: eagle_plan; learned_open or learned_open_target; the weights, which are
- * fc and layer.weights; and eagle_open_layer, whose `input` describes how the input of an entry is made. */
+ * fc and layer.weights; and eagle_open_layer, whose `input` describes how the input of an entry is made. It also opens
+ * the executors of later layers, which the method closes. */
 int eagle_plan(Eagle *d, const char *method, const EaglePlan *plan, const DrafterEnv *env, fr_error *err);
 int eagle_open_layer(Eagle *d, const char *method, const EntryQueueOptions *input, fr_error *err);
 void eagle_release(Eagle *d); /* everything but the struct itself, after a failure as well */

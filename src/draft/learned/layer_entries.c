@@ -1,4 +1,4 @@
-/* layer_entries.c - a drafter's layer, and the entries of all sequences in one forward.
+/* layer_entries.c - the entries of a drafter's layers, those of all sequences in one forward.
  *
  * The problem. After each step a drafter's layer needs an entry for each accepted token of each sequence. The engine
  * passes the hidden states on sequence by sequence (observe_tree). A forward of a few rows costs nearly as much as one
@@ -23,126 +23,86 @@
  *
  * Layers that attend to states of the target (dflash) have entries without results: only keys and values.
  *
- * The layer is opened as a model with one layer, so that paging, tree attention, threads and quantised weights work as
- * they do for the target.
+ * Several layers (`mtp`). Layer k > 1 runs on the same entries after layer k - 1, whose feature it reads in the place of
+ * h, with the token k places after that of h. Each layer has an executor, and entry i has the same position in all.
  *
- * Proof: tests/draft/test_draft_eagle.c, entries together against one by one. */
+ *     entry        0          1          2          3          queue: entries 2 and 3
+ *     layer 1   h0 x1      h1 x2      h2 x3      h3 x4         x4 is the pending token
+ *     layer 2   f0 x2      f1 x3      f2 x4      f3 ?          f: what layer 1 makes of the entry
+ *     layer 3   g0 x3      g1 x4      g2 ?                     g: what layer 2 makes of it
+ *
+ * So of n layers the last n - 1 entries are not complete, because their tokens are not known yet. They stay in the
+ * queue with their hidden states, and each proposal runs them again, up to the last token that is known. What is kept
+ * of a sequence is therefore the same number of complete entries in each executor, and a queue from which all others
+ * follow; no feature has to be kept. Two sequences can share n entries if the n - 1 tokens after those of the last one
+ * are the same, too (DrafterClass.n_next). The other way is to keep each layer's last feature and as many entries as
+ * it can have. It runs n - 1 rows less for each proposal, but layers of different lengths cannot be cut together, and
+ * their features would have to be kept for each place where a sequence may be cut.
+ *
+ * Proof: tests/draft/test_draft_eagle.c, entries together against one by one; tests/draft/test_draft_mtp_layers.c,
+ * several layers. */
 #include "draft/learned/layer_entries.h"
 
 #include "base/mem.h"
-#include "draft/learned/learned_files.h"
 
 #include <string.h>
 
-/* ---- the layer -------------------------------------------------------------------------------------- */
-
-enum { PAGE_SIZE = 16 };
-
-static int read_vector(LearnedDrafter *d, const char *method, const char *what, float **out, fr_error *err) {
-    return drafter_file_vector(&d->file, learned_name(method, what).text, d->n_embd, out, err);
-}
-
-/* Reads layer i, whose tensors have names that begin with `method`. *n_ff grows to its feed-forward width. */
-static int read_layer(OneLayer *l, LearnedDrafter *d, int32_t i_layer, const char *method, bool has_attn_norm,
-                      int32_t *widest_ff, fr_error *err) {
-    const Hparams *h = &d->target->hparams;
-    int64_t embd = h->n_embd, q_dim = hparams_q_dim(h), kv_dim = hparams_kv_dim(h);
-    LayerSpec *spec = &l->specs[i_layer];
-    float **attn_norm = &l->norms[2 * i_layer], **ffn_norm = attn_norm + 1;
-    int32_t n_ff = 0;
-    int status = drafter_file_int(&d->file, learned_name(method, LAYER_KEY_FEED_FORWARD).text, 1, 1 << 20, &n_ff, err);
-    if (n_ff > *widest_ff) *widest_ff = n_ff;
-    if (!status && has_attn_norm) status = read_vector(d, method, LAYER_ATTN_NORM, attn_norm, err);
-    if (!status) status = read_vector(d, method, LAYER_FFN_NORM, ffn_norm, err);
-    const struct {
-        const char *name;
-        int64_t n_in, n_out;
-        const GgufTensor **out;
-    } matrices[] = {{LAYER_ATTN_Q, embd, q_dim, &spec->matrices[MATRIX_Q]},
-                    {LAYER_ATTN_K, embd, kv_dim, &spec->matrices[MATRIX_K]},
-                    {LAYER_ATTN_V, embd, kv_dim, &spec->matrices[MATRIX_V]},
-                    {LAYER_ATTN_OUTPUT, q_dim, embd, &spec->matrices[MATRIX_O]},
-                    {LAYER_FFN_GATE, embd, n_ff, &spec->matrices[MATRIX_GATE]},
-                    {LAYER_FFN_UP, embd, n_ff, &spec->matrices[MATRIX_UP]},
-                    {LAYER_FFN_DOWN, n_ff, embd, &spec->matrices[MATRIX_DOWN]}};
-    for (size_t i = 0; i < sizeof matrices / sizeof *matrices && !status; i++)
-        status = drafter_file_matrix(&d->file, learned_name(method, matrices[i].name).text, matrices[i].n_in,
-                                     matrices[i].n_out, matrices[i].out, err);
-    spec->attn_norm = *attn_norm;
-    spec->ffn_norm = *ffn_norm;
-    return status;
-}
-
-int one_layer_open(OneLayer *l, LearnedDrafter *d, const char *method, const char *second, bool has_attn_norm,
-                   bool wants_logits, fr_error *err) {
-    int32_t n_ff = 0;
-    if (d->target->hparams.latent.rank)
-        return error_set(err, FR_ERR_UNSUPPORTED,
-                         "%s: drafters with a layer of their own cannot draft for a model with latent attention (MLA), "
-                         "whose cache has no keys and values of heads; use another method",
-                         gguf_path(d->target->gguf));
-    int status = read_layer(l, d, 0, method, has_attn_norm, &n_ff, err);
-    if (!status && second) status = read_layer(l, d, 1, second, true, &n_ff, err);
-    if (status) return status;
-    l->model = model_of_layers(d->target, l->specs, second ? 2 : 1, n_ff);
-    l->model.takes_turns = second != NULL;
-    if (wants_logits && (status = head_tokens_set(d, &l->model, err))) return status;
-    return d->backend->submodel(&l->weights, d->weights, &l->model, err);
-}
-
-int one_layer_open_executor(OneLayer *l, LearnedDrafter *d, int32_t n_ctx, int32_t n_more, int32_t max_rows,
-                            int32_t max_logits, fr_error *err) {
-    const ExecutorOptions options = {.kv_type = KV_F16,
-                                     .page_size = PAGE_SIZE,
-                                     .n_ctx = n_ctx + TREE_MAX_NODES + n_more,
-                                     .max_sequences = d->max_sequences + d->env.n_cached,
-                                     .n_pages = cached_kv_n_pages(&d->env, n_ctx + TREE_MAX_NODES + n_more, PAGE_SIZE),
-                                     .max_rows = max_rows,
-                                     .max_logits = max_logits};
-    return executor_open(&l->executor, d->device, l->weights, &options, err);
-}
-
-void one_layer_close(OneLayer *l) {
-    executor_close(l->executor);
-    weights_close(l->weights);
-    for (size_t i = 0; i < sizeof l->norms / sizeof *l->norms; i++) mem_free(l->norms[i]);
-}
+/* A sequence in a run: its queue, and in a prompt n more entries after it. */
+struct EntryRun {
+    EntrySequence *sequence;
+    const int32_t *tokens;      /* [n] */
+    const float *const *hidden; /* [n] */
+    int32_t n;
+};
 
 /* ---- sequences with queues ---------------------------------------------------------------------------- */
 
+static int open_layers(EntryQueue *q, OneLayer *first, fr_error *err) {
+    const EntryQueueOptions *o = &q->options;
+    const ArenaItem items[] = {ARENA_ITEM(&q->layers, q->n_layers), ARENA_ITEM(&q->cached, q->n_layers)};
+    int status = arena_take(&q->learned->arena, items, ARENA_COUNT(items), "entries", err);
+    if (status) return status;
+    q->layers[0] = (LaterLayer){.layer = first,
+                                .fc = o->fc,
+                                .token_norm = o->token_norm,
+                                .hidden_norm = o->hidden_norm,
+                                .embedding = o->embedding};
+    for (int32_t k = 1; k < q->n_layers; k++) q->layers[k] = o->later[k - 1];
+    for (int32_t k = 0; k < q->n_layers && !status; k++)
+        status = cached_kv_open(&q->cached[k], q->layers[k].layer->executor, &q->learned->env, err);
+    return status;
+}
+
 int entry_queue_open(EntryQueue *q, LearnedDrafter *learned, OneLayer *layer, const EntryQueueOptions *options,
                      fr_error *err) {
-    fr_assert(options->max_rows >= ENTRY_QUEUE_LENGTH);
+    fr_assert(options->max_rows >= ENTRY_QUEUE_LENGTH && options->n_later < ENTRY_QUEUE_LENGTH / 2);
     *q = (EntryQueue){.learned = learned,
-                      .layer = layer,
                       .options = *options,
+                      .n_layers = 1 + options->n_later,
                       .shape = &executor_weights(layer->executor)->model->hparams};
     int64_t h = q->shape->n_embd, rows = options->max_rows, n = learned->max_sequences,
             n_all = n + learned->env.n_cached, n_streams = options->streams.n;
-    int64_t n_vocab = options->wants_logits ? q->shape->n_vocab : 0;
+    int64_t n_vocab = options->wants_logits ? q->shape->n_vocab : 0, of_pair = n_streams ? 3 : 2;
+    if (options->streams.only_stores) of_pair = 1;
     q->width = (n_streams ? n_streams : 1) * (int64_t)learned->n_embd;
     float *features, *last_inputs, *logits, *hidden;
     int32_t *tokens;
     const ArenaItem items[] = {ARENA_ITEM(&q->sequences, n_all),
-                               ARENA_ITEM(&features, n * h),
+                               ARENA_ITEM(&q->runs, n),
+                               ARENA_ITEM(&features, n * q->n_layers * h),
                                ARENA_ITEM(&last_inputs, n * h),
                                ARENA_ITEM(&logits, n * n_vocab),
                                ARENA_ITEM(&tokens, n_all * ENTRY_QUEUE_LENGTH),
                                ARENA_ITEM(&hidden, n_all * ENTRY_QUEUE_LENGTH * q->width),
                                ARENA_ITEM(&q->rows, rows),
                                ARENA_ITEM(&q->row_ids, rows)};
-    const LearnedBuffer buffers[] = {{&q->pairs, rows *
-                                                     (options->streams.only_stores ? 1
-                                                      : n_streams                  ? 3
-                                                                                   : 2) *
-                                                     h},
-                                     {&q->inputs, rows * h},
-                                     {&q->streams, rows * q->width}};
+    const LearnedBuffer buffers[] = {
+        {&q->pairs, rows * of_pair * h}, {&q->inputs, rows * h}, {&q->streams, rows * q->width}};
     int status = arena_take(&learned->arena, items, ARENA_COUNT(items), "entries", err);
     if (!status) status = learned_open_buffers(learned, buffers, n_streams ? 3 : 2, err);
-    if (!status) status = cached_kv_open(&q->cached, layer->executor, &learned->env, err);
+    if (!status) status = open_layers(q, layer, err);
     for (int64_t i = 0; i < n && !status; i++) {
-        q->sequences[i].feature = features + i * h;
+        q->sequences[i].feature = features + i * q->n_layers * h;
         q->sequences[i].input = last_inputs + i * h;
         q->sequences[i].logits = n_vocab ? logits + i * n_vocab : NULL;
     }
@@ -150,26 +110,57 @@ int entry_queue_open(EntryQueue *q, LearnedDrafter *learned, OneLayer *layer, co
         q->sequences[i].tokens = tokens + i * ENTRY_QUEUE_LENGTH;
         q->sequences[i].hidden = hidden + i * ENTRY_QUEUE_LENGTH * q->width;
         q->sequences[i].begun = i >= n;
-        if (i >= n) q->sequences[i].kv = q->cached.sequences[i - n];
+        if (i >= n) q->sequences[i].kv = q->cached[0].sequences[i - n];
     }
     return status;
 }
 
-void entry_queue_close(EntryQueue *q) { cached_kv_close(&q->cached); }
+void entry_queue_close(EntryQueue *q) {
+    for (int32_t k = 0; q->cached && k < q->n_layers; k++) cached_kv_close(&q->cached[k]);
+}
 
+static Executor *executor_of(const EntryQueue *q, int32_t k) { return q->layers[k].layer->executor; }
+
+/* Opens the sequence in each executor. They open and close the same ones, so that it has one id. */
 int entry_queue_begin(EntryQueue *q, int32_t sequence, fr_error *err) {
     EntrySequence *s = &q->sequences[sequence];
-    int status = executor_sequence_open(q->layer->executor, &s->kv, err);
-    s->n_queued = 0;
+    int status = FR_OK;
+    int32_t n_open = 0, id;
+    s->n_queued = s->n_seen = 0;
     s->has_gap = false;
+    for (; n_open < q->n_layers && !status; n_open += !status) {
+        status = executor_sequence_open(executor_of(q, n_open), &id, err);
+        fr_assert(status || n_open == 0 || id == s->kv);
+        if (!status) s->kv = id;
+    }
     s->begun = status == FR_OK;
+    while (status && n_open > 0) executor_sequence_close(executor_of(q, --n_open), s->kv);
     return status;
 }
 
 void entry_queue_end(EntryQueue *q, int32_t sequence) {
     EntrySequence *s = &q->sequences[sequence];
-    if (s->begun) executor_sequence_close(q->layer->executor, s->kv);
+    for (int32_t k = 0; k < q->n_layers && s->begun; k++) executor_sequence_close(executor_of(q, k), s->kv);
     s->begun = false;
+}
+
+/* Returns the number of complete entries, which are in all executors. The last one has no others, and one that gave up
+ * its cached sequences (cached_kv_reserve) has none. */
+static int32_t n_complete(const EntryQueue *q, const EntrySequence *s) {
+    int32_t n = INT32_MAX;
+    for (int32_t k = 0; k < q->n_layers; k++) {
+        int32_t length = executor_sequence_length(executor_of(q, k), s->kv);
+        if (length < n) n = length;
+    }
+    return n;
+}
+
+int32_t entry_queue_n_entries(const EntryQueue *q, const EntrySequence *s) { return n_complete(q, s) + s->n_queued; }
+
+int entry_queue_reserve(EntryQueue *q, const EntrySequence *s, int32_t n, fr_error *err) {
+    int status = FR_OK;
+    for (int32_t k = 0; k < q->n_layers && !status; k++) status = cached_kv_reserve(&q->cached[k], s->kv, n, err);
+    return status;
 }
 
 /* ---- rows ------------------------------------------------------------------------------------------- */
@@ -179,41 +170,42 @@ static void norm(const EntryQueue *q, Slice x, int32_t n_rows, int64_t n, const 
 }
 
 /* The embedding of a token, with its norm. */
-static void set_token(EntryQueue *q, int32_t token, Slice out) {
+static void set_token(EntryQueue *q, const LaterLayer *l, int32_t token, Slice out) {
     int64_t h = q->shape->n_embd;
-    if (q->options.embedding) {
-        embedding_row(q->options.embedding, token, q->pairs->floats + out.first);
+    if (l->embedding) {
+        embedding_row(l->embedding, token, q->pairs->floats + out.first);
         buffer_push(q->pairs, out.first, h);
     } else {
         learned_embed(q->learned, &token, 1, out);
     }
-    norm(q, out, 1, h, q->options.token_norm);
+    norm(q, out, 1, h, l->token_norm);
 }
 
-void entry_queue_set_pair(EntryQueue *q, int32_t i, int32_t token, const float *hidden) {
+void entry_queue_set_pair(EntryQueue *q, int32_t layer, int32_t i, int32_t token, const float *hidden) {
+    const LaterLayer *l = &q->layers[layer];
     int64_t h = q->shape->n_embd;
     if (q->options.streams.n) {
         const Slice stream = {q->pairs, 3 * h * i}, of_hidden = {q->pairs, 3 * h * i + 2 * h};
         learned_write(q->pairs, stream.first, hidden, h);
         learned_write(q->pairs, of_hidden.first, hidden, h);
-        set_token(q, token, (Slice){q->pairs, stream.first + h});
-        norm(q, of_hidden, 1, h, q->options.hidden_norm);
-        if (q->options.streams.keeps_normed) norm(q, stream, 1, h, q->options.hidden_norm);
+        set_token(q, l, token, (Slice){q->pairs, stream.first + h});
+        norm(q, of_hidden, 1, h, l->hidden_norm);
+        if (q->options.streams.keeps_normed) norm(q, stream, 1, h, l->hidden_norm);
         return;
     }
     int64_t width = q->options.reads_tokens ? 2 * h : h;
     const Slice of_hidden = {q->pairs, (i + 1) * width - h};
-    if (q->options.reads_tokens) set_token(q, token, (Slice){q->pairs, i * width});
+    if (q->options.reads_tokens) set_token(q, l, token, (Slice){q->pairs, i * width});
     learned_write(q->pairs, of_hidden.first, hidden, h);
-    norm(q, of_hidden, 1, h, q->options.hidden_norm);
+    norm(q, of_hidden, 1, h, l->hidden_norm);
 }
 
-void entry_queue_fuse(EntryQueue *q, int32_t n) {
+void entry_queue_fuse(EntryQueue *q, int32_t layer, int32_t n) {
     int64_t h = q->shape->n_embd;
     bool has_streams = q->options.streams.n > 0;
     Buffer *inputs = has_streams ? q->pairs : q->inputs;
     int64_t width = has_streams ? 3 * h : h;
-    if (!has_streams) learned_linear(q->learned, q->options.fc, LINEAR_SET, q->pairs, n, q->inputs);
+    if (!has_streams) learned_linear(q->learned, q->layers[layer].fc, LINEAR_SET, q->pairs, n, q->inputs);
     buffer_pull(inputs, 0, n * width);
     for (int32_t i = 0; i < n; i++) q->rows[i].input = inputs->floats + i * width;
 }
@@ -227,20 +219,32 @@ static void take_hidden(const EntryQueue *q, const float *hidden, float *out) {
         memcpy(out + (size_t)k * n, hidden + (1 + (size_t)s->at[k]) * n, n * sizeof *out);
 }
 
-/* Row i is an entry of the sequence, after the row before it unless it is the first. `kept` is what it keeps of the
- * hidden state; NULL: that is already in q->streams. */
-static void pack(EntryQueue *q, const EntrySequence *s, int32_t i, bool is_first, int32_t token, const float *kept) {
-    if (q->options.streams.n == 0) entry_queue_set_pair(q, i, token, kept);
-    else if (kept) learned_write(q->streams, i * q->width, kept, q->width);
-    q->rows[i] = (Row){.token = token, .sequence = s->kv, .parent = is_first ? -1 : i - 1};
-    q->row_ids[i] = i;
+static int32_t token_of(const EntryRun *r, int32_t entry) {
+    const EntrySequence *s = r->sequence;
+    return entry < s->n_queued ? s->tokens[entry] : r->tokens[entry - s->n_queued];
 }
 
-/* The queue of a sequence becomes rows from row n on. Returns the new number of rows. */
-static int32_t pack_queue(EntryQueue *q, const EntrySequence *s, int32_t n) {
-    for (int32_t i = 0; i < s->n_queued; i++)
-        pack(q, s, n + i, i == 0, s->tokens[i], s->hidden + (int64_t)i * q->width);
-    return n + s->n_queued;
+/* Sets row i of the first layer, an entry of the run. */
+static void pack_first(EntryQueue *q, const EntryRun *r, int32_t entry, int32_t i) {
+    const EntrySequence *s = r->sequence;
+    bool is_queued = entry < s->n_queued;
+    const float *queued = is_queued ? s->hidden + entry * q->width : NULL;
+    const float *given = is_queued ? NULL : r->hidden[entry - s->n_queued];
+    if (q->options.streams.n == 0) {
+        entry_queue_set_pair(q, 0, i, token_of(r, entry), is_queued ? queued : given);
+    } else if (is_queued) {
+        learned_write(q->streams, i * q->width, queued, q->width);
+    } else {
+        take_hidden(q, given, q->streams->floats + i * q->width);
+        buffer_push(q->streams, i * q->width, q->width);
+    }
+}
+
+/* Sets row i of layer k, an entry of the run, given the row of layer k - 1 for it. */
+static void pack_later(EntryQueue *q, int32_t k, const EntryRun *r, int32_t entry, int32_t i, int32_t i_before) {
+    const OneLayer *before = q->layers[k - 1].layer;
+    const float *feature = executor_hidden(before->executor, i_before) + before->feature_at;
+    entry_queue_set_pair(q, k, i, token_of(r, entry + k), feature);
 }
 
 /* Makes the pairs of n entries from their streams. */
@@ -253,207 +257,127 @@ static void fuse_streams(EntryQueue *q, int32_t n) {
         for (int32_t k = 0; k < s->n; k++)
             q->learned->backend->rmsnorm(q->learned->device, (Slice){q->streams, i * q->width + k * n_embd}, 1, n_embd,
                                          s->norm + k * n_embd, eps);
-    learned_linear(q->learned, q->options.fc, LINEAR_SET, q->streams, n, q->inputs);
+    learned_linear(q->learned, q->layers[0].fc, LINEAR_SET, q->streams, n, q->inputs);
     buffer_pull(q->inputs, 0, n * h);
-    for (int32_t i = 0; i < n; i++) entry_queue_set_pair(q, i, q->rows[i].token, q->inputs->floats + i * h);
+    for (int32_t i = 0; i < n; i++) entry_queue_set_pair(q, 0, i, q->rows[i].token, q->inputs->floats + i * h);
 }
 
 /* Stores the keys and values of n entries, which the layers make of their fused streams. */
 static int store_entries(EntryQueue *q, int32_t n, fr_error *err) {
     int64_t h = q->shape->n_embd;
-    learned_linear(q->learned, q->options.fc, LINEAR_SET, q->streams, n, q->inputs);
-    norm(q, (Slice){q->inputs, 0}, n, h, q->options.hidden_norm);
+    learned_linear(q->learned, q->layers[0].fc, LINEAR_SET, q->streams, n, q->inputs);
+    norm(q, (Slice){q->inputs, 0}, n, h, q->layers[0].hidden_norm);
     buffer_pull(q->inputs, 0, n * h);
     for (int32_t i = 0; i < n; i++) q->rows[i].input = q->inputs->floats + i * h;
-    return executor_store(q->layer->executor, q->rows, n, err);
+    return executor_store(executor_of(q, 0), q->rows, n, err);
 }
 
-static int forward(EntryQueue *q, int32_t n_rows, fr_error *err) {
+static int forward(EntryQueue *q, int32_t k, int32_t n_rows, fr_error *err) {
     if (q->options.streams.only_stores) return store_entries(q, n_rows, err);
     if (q->options.streams.n) fuse_streams(q, n_rows);
-    entry_queue_fuse(q, n_rows);
-    return executor_forward(q->layer->executor, q->rows, n_rows, err);
+    entry_queue_fuse(q, k, n_rows);
+    return executor_forward(executor_of(q, k), q->rows, n_rows, err);
 }
 
-/* ---- adding ----------------------------------------------------------------------------------------- */
+/* ---- runs ------------------------------------------------------------------------------------------- */
 
-/* Runs the queue and n more entries, without results. */
-static int run_now(EntryQueue *q, EntrySequence *s, const int32_t *tokens, const float *const *hidden, int32_t n,
-                   fr_error *err) {
-    int32_t n_rows = pack_queue(q, s, 0);
-    for (int32_t i = 0; i < n; i++, n_rows++) {
-        if (q->options.streams.n) {
-            take_hidden(q, hidden[i], q->streams->floats + n_rows * q->width);
-            buffer_push(q->streams, n_rows * q->width, q->width);
+/* Returns how many entries of a run layer k runs: in a proposal those whose token is known, otherwise the complete
+ * ones. */
+static int32_t n_rows_of(const EntryQueue *q, const EntryRun *r, int32_t k, bool has_results) {
+    int32_t n = r->sequence->n_queued + r->n - (has_results ? k : q->options.n_later);
+    return n > 0 ? n : 0;
+}
+
+/* Sets the rows of layer k for n_runs runs. Returns their number. */
+static int32_t pack(EntryQueue *q, int32_t k, int32_t n_runs, bool has_results) {
+    int32_t n_rows = 0, n_before = 0;
+    for (const EntryRun *r = q->runs; r < q->runs + n_runs; r++) {
+        int32_t n = n_rows_of(q, r, k, has_results);
+        for (int32_t entry = 0; entry < n; entry++, n_rows++) {
+            if (k == 0) pack_first(q, r, entry, n_rows);
+            else pack_later(q, k, r, entry, n_rows, n_before + entry);
+            q->rows[n_rows] = (Row){.token = token_of(r, entry + k),
+                                    .sequence = r->sequence->kv,
+                                    .parent = entry ? n_rows - 1 : -1,
+                                    .want_hidden = k < q->options.n_later};
+            q->row_ids[n_rows] = n_rows;
         }
-        pack(q, s, n_rows, n_rows == 0, tokens[i], q->options.streams.n ? NULL : hidden[i]);
+        if (n && has_results) {
+            q->rows[n_rows - 1].want_hidden = !q->options.streams.only_stores;
+            q->rows[n_rows - 1].want_logits = k == 0 && q->options.wants_logits;
+        }
+        if (k > 0) n_before += n_rows_of(q, r, k - 1, has_results);
     }
-    int status = cached_kv_reserve(&q->cached, s->kv, n_rows, err);
-    if (!status) status = forward(q, n_rows, err);
-    if (status) return status;
-    executor_commit(q->layer->executor, s->kv, q->row_ids, n_rows);
-    s->n_queued = 0;
-    return FR_OK;
+    return n_rows;
 }
 
-int entry_queue_add(EntryQueue *q, int32_t sequence, const int32_t *tokens, const float *const *hidden, int32_t n,
-                    fr_error *err) {
-    EntrySequence *s = &q->sequences[sequence];
-    int32_t first = 0;
-    while (s->n_queued + n - first > ENTRY_QUEUE_LENGTH) {
-        int32_t most = q->options.max_rows - s->n_queued, now = n - first - 1 < most ? n - first - 1 : most;
-        int status = run_now(q, s, tokens + first, hidden + first, now, err);
-        if (status) return status;
-        first += now;
-    }
-    for (; first < n; first++, s->n_queued++) {
-        s->tokens[s->n_queued] = tokens[first];
-        take_hidden(q, hidden[first], s->hidden + s->n_queued * q->width);
-    }
-    return FR_OK;
+/* Stores the results of row `last` of layer k, the last entry that it has run of a sequence. */
+static void take_results(EntryQueue *q, int32_t k, EntrySequence *s, int32_t last) {
+    const Executor *e = executor_of(q, k);
+    size_t h = (size_t)q->shape->n_embd;
+    if (!q->options.streams.only_stores)
+        memcpy(s->feature + (size_t)k * h, executor_hidden(e, last) + q->layers[k].layer->feature_at,
+               h * sizeof *s->feature);
+    if (k > 0) return;
+    if (!q->options.streams.only_stores)
+        memcpy(s->input, q->inputs->floats + (size_t)last * h, h * sizeof *s->input);
+    if (s->logits) memcpy(s->logits, executor_logits(e, last), (size_t)q->shape->n_vocab * sizeof *s->logits);
 }
 
-static int32_t n_entries(const EntryQueue *q, const EntrySequence *s) {
-    return executor_sequence_length(q->layer->executor, s->kv) + s->n_queued;
-}
-
-/* Notes that the next entry does not follow the last one. */
-static void begin_gap(EntrySequence *s, int32_t n_whole) {
-    if (!s->has_gap || n_whole < s->n_whole) s->n_whole = n_whole;
-    s->has_gap = true;
-}
-
-/* Makes room for n entries in the queue, if it is too full, by dropping the older half of it, or all. */
-static void drop_entries(EntryQueue *q, EntrySequence *s, int32_t n) {
-    int32_t n_dropped = ENTRY_QUEUE_LENGTH / 2;
-    size_t width = (size_t)q->width;
-    if (s->n_queued + n <= ENTRY_QUEUE_LENGTH) return;
-    if (s->n_queued < n_dropped || n > ENTRY_QUEUE_LENGTH / 2) n_dropped = s->n_queued;
-    begin_gap(s, n_entries(q, s) - s->n_queued);
-    s->n_queued -= n_dropped;
-    memmove(s->tokens, s->tokens + n_dropped, (size_t)s->n_queued * sizeof *s->tokens);
-    memmove(s->hidden, s->hidden + (size_t)n_dropped * width, (size_t)s->n_queued * width * sizeof *s->hidden);
-}
-
-int entry_queue_add_step(EntryQueue *q, int32_t sequence, const VerifiedTree *v, fr_error *err) {
-    EntrySequence *s = &q->sequences[sequence];
-    int32_t n = v->verdict->n_path + 1;
-    int64_t first = q->learned->sequences[sequence].n_hidden - n; /* the position of the pending token */
+static int run_layer(EntryQueue *q, int32_t k, int32_t n_runs, bool has_results, fr_error *err) {
     int status = FR_OK;
-    if (!s->has_gap && n_entries(q, s) < first) begin_gap(s, n_entries(q, s));
-    if (v->is_idle) drop_entries(q, s, n);
-    for (int32_t depth = 0; depth < n && !status; depth++) {
-        int32_t token = feedback_after(v, depth);
-        status = entry_queue_add(q, sequence, &token, &v->hidden[feedback_node(v, depth)], 1, err);
+    for (const EntryRun *r = q->runs; r < q->runs + n_runs && !status; r++)
+        status = cached_kv_reserve(&q->cached[k], r->sequence->kv, n_rows_of(q, r, k, has_results), err);
+    int32_t n_rows = status ? 0 : pack(q, k, n_runs, has_results), end = 0;
+    if (n_rows) status = forward(q, k, n_rows, err);
+    for (const EntryRun *r = q->runs; r < q->runs + n_runs && !status; r++) {
+        int32_t n = n_rows_of(q, r, k, has_results);
+        end += n;
+        if (n == 0) continue;
+        if (has_results) take_results(q, k, r->sequence, end - 1);
+        executor_commit(executor_of(q, k), r->sequence->kv, q->row_ids + end - n, n);
     }
     return status;
 }
 
-/* ---- taking over ------------------------------------------------------------------------------------ */
-
-int32_t entry_queue_n_held(const EntryQueue *q, int32_t sequence) {
-    const EntrySequence *s = &q->sequences[sequence];
-    int32_t n = s->begun ? n_entries(q, s) : 0;
-    if (s->begun && s->has_gap) return s->n_whole;
-    return sequence < q->learned->max_sequences || n == s->n_kept ? n : 0;
-}
-
-/* Entries in the KV cache are shared, and queued ones are copied. */
-void entry_queue_take_over(EntryQueue *q, int32_t from, int32_t to, int32_t n) {
-    EntrySequence *a = &q->sequences[from], *b = &q->sequences[to];
-    int32_t n_run = n ? executor_sequence_length(q->layer->executor, a->kv) : 0;
-    if (n_run > n) n_run = n;
-    cached_kv_take_over(&q->cached, a->kv, b->kv, n_run);
-    b->n_kept = n;
-    b->has_gap = false;
-    b->n_queued = n - n_run;
-    memcpy(b->tokens, a->tokens, (size_t)b->n_queued * sizeof *b->tokens);
-    memcpy(b->hidden, a->hidden, (size_t)b->n_queued * (size_t)q->width * sizeof *b->hidden);
-}
-
-/* ---- saving ------------------------------------------------------------------------------------------
- *
- * The mark of the weights (uint64), the number of queued entries (int32), their tokens and hidden states, and the
- * sequence of the layer's executor. */
-
-bool entry_queue_save(const EntryQueue *q, int32_t sequence, Buf *out) {
-    const EntrySequence *s = &q->sequences[sequence];
-    size_t n = (size_t)s->n_queued;
-    return buf_append(out, &q->learned->weights_mark, sizeof q->learned->weights_mark) &&
-           buf_append(out, &s->n_queued, sizeof s->n_queued) && buf_append(out, s->tokens, n * sizeof *s->tokens) &&
-           buf_append(out, s->hidden, n * (size_t)q->width * sizeof *s->hidden) &&
-           executor_sequence_save(q->layer->executor, s->kv, out);
-}
-
-static int take_queue(const EntryQueue *q, int32_t *n, const char **tokens, const char **hidden, ByteReader *in,
-                      fr_error *err) {
-    uint64_t mark;
-    bool fits = bytes_read(in, &mark, sizeof mark) && bytes_read(in, n, sizeof *n);
-    if (fits && mark != q->learned->weights_mark)
-        return error_set(err, FR_ERR_MISMATCH, "the drafter's file has changed");
-    fits = fits && *n >= 0 && *n <= ENTRY_QUEUE_LENGTH &&
-           (*tokens = bytes_take(in, (size_t)*n * sizeof(int32_t))) != NULL &&
-           (*hidden = bytes_take(in, (size_t)*n * (size_t)q->width * sizeof(float))) != NULL;
-    for (int32_t i = 0, token; i < *n && fits; i++) {
-        memcpy(&token, *tokens + (size_t)i * sizeof token, sizeof token);
-        fits = token >= 0 && token < q->learned->n_vocab;
+/* The entries that are not complete become the queue. */
+static void keep_incomplete(EntryQueue *q, const EntryRun *r) {
+    EntrySequence *s = r->sequence;
+    size_t width = (size_t)q->width;
+    int32_t n = s->n_queued + r->n, first = n > q->options.n_later ? n - q->options.n_later : 0;
+    for (int32_t i = 0; i < n - first; i++) {
+        int32_t given = first + i - s->n_queued;
+        s->tokens[i] = token_of(r, first + i);
+        if (given >= 0) take_hidden(q, r->hidden[given], s->hidden + (size_t)i * width);
+        else memmove(s->hidden + (size_t)i * width, s->hidden + (size_t)(first + i) * width, width * sizeof *s->hidden);
     }
-    return fits ? FR_OK : error_set(err, FR_ERR_FORMAT, "the entries of a drafter are damaged");
+    s->n_queued = n - first;
 }
 
-int entry_queue_load(EntryQueue *q, int32_t sequence, ByteReader *in, fr_error *err) {
-    EntrySequence *s = &q->sequences[sequence < 0 ? 0 : sequence];
-    const char *tokens = NULL, *hidden = NULL;
-    int32_t n = 0;
-    int status = take_queue(q, &n, &tokens, &hidden, in, err);
-    if (!status) status = executor_sequence_load(q->layer->executor, sequence < 0 ? -1 : s->kv, in, err);
-    if (sequence < 0) return status;
-    s->n_queued = s->n_kept = 0;
-    if (status) return status;
-    s->n_queued = n;
-    s->n_kept = n + executor_sequence_length(q->layer->executor, s->kv);
-    memcpy(s->tokens, tokens, (size_t)n * sizeof *s->tokens);
-    memcpy(s->hidden, hidden, (size_t)n * (size_t)q->width * sizeof *s->hidden);
-    return FR_OK;
-}
-
-/* ---- running ---------------------------------------------------------------------------------------- */
-
-/* Stores the results of the last entry of a sequence, row `last`, and commits its entries, which end there. */
-static void take_results(EntryQueue *q, EntrySequence *s, int32_t last) {
-    Executor *e = q->layer->executor;
-    size_t h = (size_t)q->shape->n_embd;
-    bool has_results = !q->options.streams.only_stores;
-    if (has_results) memcpy(s->feature, executor_hidden(e, last) + q->layer->feature_at, h * sizeof *s->feature);
-    if (has_results) memcpy(s->input, q->inputs->floats + (size_t)last * h, h * sizeof *s->input);
-    if (s->logits) memcpy(s->logits, executor_logits(e, last), (size_t)q->shape->n_vocab * sizeof *s->logits);
-    executor_commit(e, s->kv, q->row_ids + last + 1 - s->n_queued, s->n_queued);
-    s->n_queued = 0;
-}
-
-/* Runs the queues of n sequences, which fit into max_rows, in one forward. */
-static int run_together(EntryQueue *q, const int32_t *sequences, int32_t n, fr_error *err) {
-    int32_t n_rows = 0;
+/* Runs the entries of the first n_runs of q->runs: those that are complete or, with has_results, all of them. */
+static int run(EntryQueue *q, int32_t n_runs, bool has_results, fr_error *err) {
     int status = FR_OK;
-    for (int32_t i = 0; i < n && !status; i++) {
-        const EntrySequence *s = &q->sequences[sequences[i]];
-        if (s->n_queued == 0) continue;
-        status = cached_kv_reserve(&q->cached, s->kv, s->n_queued, err);
-        n_rows = pack_queue(q, s, n_rows);
-        q->rows[n_rows - 1].want_hidden = !q->options.streams.only_stores;
-        q->rows[n_rows - 1].want_logits = q->options.wants_logits;
+    for (const EntryRun *r = q->runs; r < q->runs + n_runs; r++) {
+        int32_t n = n_complete(q, r->sequence); /* the rows after them, of the last proposal, run again */
+        for (int32_t k = 0; k < q->options.n_later; k++)
+            executor_sequence_truncate(executor_of(q, k), r->sequence->kv, n);
     }
-    if (status || n_rows == 0) return status;
-    status = forward(q, n_rows, err);
-    if (status) return status;
-    n_rows = 0;
+    for (int32_t k = 0; k < q->n_layers && !status; k++) status = run_layer(q, k, n_runs, has_results, err);
+    for (const EntryRun *r = q->runs; r < q->runs + n_runs && !status; r++) {
+        keep_incomplete(q, r);
+        r->sequence->n_seen = has_results ? r->sequence->n_queued : 0;
+    }
+    return status;
+}
+
+/* Runs the queues of n sequences, which fit into max_rows, in one forward of each layer. */
+static int run_together(EntryQueue *q, const int32_t *sequences, int32_t n, fr_error *err) {
+    int32_t n_runs = 0;
     for (int32_t i = 0; i < n; i++) {
         EntrySequence *s = &q->sequences[sequences[i]];
-        if (s->n_queued == 0) continue;
-        n_rows += s->n_queued;
-        take_results(q, s, n_rows - 1);
+        if (s->n_queued > s->n_seen) q->runs[n_runs++] = (EntryRun){.sequence = s};
     }
-    return FR_OK;
+    return run(q, n_runs, true, err);
 }
 
 int entry_queue_run(EntryQueue *q, const int32_t *sequences, int32_t n, fr_error *err) {
@@ -469,4 +393,139 @@ int entry_queue_run(EntryQueue *q, const int32_t *sequences, int32_t n, fr_error
         n_rows += more;
     }
     return status ? status : run_together(q, sequences + first, n - first, err);
+}
+
+/* ---- adding ----------------------------------------------------------------------------------------- */
+
+int entry_queue_add(EntryQueue *q, int32_t sequence, const int32_t *tokens, const float *const *hidden, int32_t n,
+                    fr_error *err) {
+    EntrySequence *s = &q->sequences[sequence];
+    int32_t first = 0;
+    while (s->n_queued + n - first > ENTRY_QUEUE_LENGTH) {
+        int32_t most = q->options.max_rows - s->n_queued, now = n - first - 1 < most ? n - first - 1 : most;
+        q->runs[0] = (EntryRun){s, tokens + first, hidden + first, now};
+        int status = run(q, 1, false, err);
+        if (status) return status;
+        first += now;
+    }
+    for (; first < n; first++, s->n_queued++) {
+        s->tokens[s->n_queued] = tokens[first];
+        take_hidden(q, hidden[first], s->hidden + s->n_queued * q->width);
+    }
+    return FR_OK;
+}
+
+/* Notes that the next entry does not follow the last one. */
+static void begin_gap(EntrySequence *s, int32_t n_whole) {
+    if (!s->has_gap || n_whole < s->n_whole) s->n_whole = n_whole;
+    s->has_gap = true;
+}
+
+/* Makes room for n entries in the queue, if it is too full, by dropping the older half of it, or all. */
+static void drop_entries(EntryQueue *q, EntrySequence *s, int32_t n) {
+    int32_t n_dropped = ENTRY_QUEUE_LENGTH / 2;
+    size_t width = (size_t)q->width;
+    if (s->n_queued + n <= ENTRY_QUEUE_LENGTH) return;
+    if (s->n_queued < n_dropped || n > ENTRY_QUEUE_LENGTH / 2) n_dropped = s->n_queued;
+    begin_gap(s, n_complete(q, s));
+    s->n_queued -= n_dropped;
+    s->n_seen = 0;
+    memmove(s->tokens, s->tokens + n_dropped, (size_t)s->n_queued * sizeof *s->tokens);
+    memmove(s->hidden, s->hidden + (size_t)n_dropped * width, (size_t)s->n_queued * width * sizeof *s->hidden);
+}
+
+int entry_queue_add_step(EntryQueue *q, int32_t sequence, const VerifiedTree *v, fr_error *err) {
+    EntrySequence *s = &q->sequences[sequence];
+    int32_t n = v->verdict->n_path + 1;
+    int64_t first = q->learned->sequences[sequence].n_hidden - n; /* the position of the pending token */
+    int status = FR_OK;
+    int32_t n_whole = n_complete(q, s), n_held = n_whole + s->n_queued;
+    if (n_whole < n_held - q->options.n_later) n_whole = n_held - q->options.n_later;
+    if (!s->has_gap && n_held < first) begin_gap(s, n_whole);
+    if (v->is_idle) drop_entries(q, s, n);
+    for (int32_t depth = 0; depth < n && !status; depth++) {
+        int32_t token = feedback_after(v, depth);
+        status = entry_queue_add(q, sequence, &token, &v->hidden[feedback_node(v, depth)], 1, err);
+    }
+    return status;
+}
+
+/* ---- taking over ------------------------------------------------------------------------------------ */
+
+int32_t entry_queue_n_held(const EntryQueue *q, int32_t sequence) {
+    const EntrySequence *s = &q->sequences[sequence];
+    int32_t n = s->begun ? entry_queue_n_entries(q, s) : 0;
+    if (s->begun && s->has_gap) return s->n_whole;
+    return sequence < q->learned->max_sequences || n == s->n_kept ? n : 0;
+}
+
+/* Complete entries are shared, and queued ones are copied. Features are not known. A proposal computes those it needs
+ * if n - 1 more entries of n layers have been added, which is so unless the prompt was not shown to the drafter. */
+void entry_queue_take_over(EntryQueue *q, int32_t from, int32_t to, int32_t n) {
+    EntrySequence *a = &q->sequences[from], *b = &q->sequences[to];
+    int32_t n_shared = n ? n_complete(q, a) : 0;
+    if (n_shared > n) n_shared = n;
+    for (int32_t k = 0; k < q->n_layers; k++) cached_kv_take_over(&q->cached[k], a->kv, b->kv, n_shared);
+    b->n_kept = n;
+    b->has_gap = false;
+    b->n_queued = n - n_shared;
+    b->n_seen = 0;
+    if (b->feature) memset(b->feature, 0, (size_t)(q->n_layers * q->shape->n_embd) * sizeof *b->feature);
+    memcpy(b->tokens, a->tokens, (size_t)b->n_queued * sizeof *b->tokens);
+    memcpy(b->hidden, a->hidden, (size_t)b->n_queued * (size_t)q->width * sizeof *b->hidden);
+}
+
+/* ---- saving ------------------------------------------------------------------------------------------
+ *
+ * The mark of the weights (uint64), the number of queued entries (int32), their tokens and hidden states, and the
+ * sequence of each layer's executor. */
+
+bool entry_queue_save(const EntryQueue *q, int32_t sequence, Buf *out) {
+    const EntrySequence *s = &q->sequences[sequence];
+    size_t n = (size_t)s->n_queued;
+    bool fits = buf_append(out, &q->learned->weights_mark, sizeof q->learned->weights_mark) &&
+                buf_append(out, &s->n_queued, sizeof s->n_queued) &&
+                buf_append(out, s->tokens, n * sizeof *s->tokens) &&
+                buf_append(out, s->hidden, n * (size_t)q->width * sizeof *s->hidden);
+    for (int32_t k = 0; k < q->n_layers && fits; k++) fits = executor_sequence_save(executor_of(q, k), s->kv, out);
+    return fits;
+}
+
+static int refuse_damaged(fr_error *err) {
+    return error_set(err, FR_ERR_FORMAT, "the entries of a drafter are damaged");
+}
+
+static int take_queue(const EntryQueue *q, int32_t *n, const char **tokens, const char **hidden, ByteReader *in,
+                      fr_error *err) {
+    uint64_t mark;
+    bool fits = bytes_read(in, &mark, sizeof mark) && bytes_read(in, n, sizeof *n);
+    if (fits && mark != q->learned->weights_mark)
+        return error_set(err, FR_ERR_MISMATCH, "the drafter's file has changed");
+    fits = fits && *n >= 0 && *n <= ENTRY_QUEUE_LENGTH &&
+           (*tokens = bytes_take(in, (size_t)*n * sizeof(int32_t))) != NULL &&
+           (*hidden = bytes_take(in, (size_t)*n * (size_t)q->width * sizeof(float))) != NULL;
+    for (int32_t i = 0, token; i < *n && fits; i++) {
+        memcpy(&token, *tokens + (size_t)i * sizeof token, sizeof token);
+        fits = token >= 0 && token < q->learned->n_vocab;
+    }
+    return fits ? FR_OK : refuse_damaged(err);
+}
+
+int entry_queue_load(EntryQueue *q, int32_t sequence, ByteReader *in, fr_error *err) {
+    EntrySequence *s = &q->sequences[sequence < 0 ? 0 : sequence];
+    const char *tokens = NULL, *hidden = NULL;
+    int32_t n = 0;
+    int status = take_queue(q, &n, &tokens, &hidden, in, err);
+    for (int32_t k = 0; k < q->n_layers && !status; k++)
+        status = executor_sequence_load(executor_of(q, k), sequence < 0 ? -1 : s->kv, in, err);
+    if (sequence < 0) return status;
+    s->n_queued = s->n_seen = s->n_kept = 0;
+    if (status) return status;
+    for (int32_t k = 0; k < q->n_layers; k++)
+        if (executor_sequence_length(executor_of(q, k), s->kv) != n_complete(q, s)) return refuse_damaged(err);
+    s->n_queued = n;
+    s->n_kept = entry_queue_n_entries(q, s);
+    memcpy(s->tokens, tokens, (size_t)n * sizeof *s->tokens);
+    memcpy(s->hidden, hidden, (size_t)n * (size_t)q->width * sizeof *s->hidden);
+    return FR_OK;
 }

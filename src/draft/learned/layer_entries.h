@@ -8,7 +8,7 @@
 #include "draft/cached_kv.h"
 #include "draft/learned/learned.h"
 
-/* ---- the layer ----------------------------------------------------------------------------------------- */
+/* ---- the layer (one_layer.c) --------------------------------------------------------------------------- */
 
 /* A transformer layer that runs on the target's device with its own KV cache. The input of each row is [n_embd] floats;
  * the output is hidden states and, by the target's LM head, logits. A second layer may take turns with it
@@ -38,15 +38,16 @@ void one_layer_close(OneLayer *l);
 
 enum { ENTRY_QUEUE_LENGTH = 32 };
 
-/* A sequence in the layer's executor. feature, input and logits are valid if no entry is queued; they are NULL in a
- * sequence of the cache. */
+/* A sequence in the executors of the layers. feature, input and logits are valid if all queued entries have run; they
+ * are NULL in a sequence of the cache. */
 typedef struct EntrySequence {
-    int32_t kv; /* its id in the executor */
+    int32_t kv; /* its id in each executor */
     bool begun;
-    float *feature;   /* [H] the layer's output for the last entry */
-    float *input;     /* [H] the layer's input for the last entry */
-    float *logits;    /* [V] the logits of the last entry; NULL: not wanted */
-    int32_t n_queued; /* entries that have not run yet */
+    float *feature;   /* [n_layers][H] each layer's output for the last entry that it has run */
+    float *input;     /* [H] the first layer's input for the last entry */
+    float *logits;    /* [V] the first layer's logits of the last entry; NULL: not wanted */
+    int32_t n_queued; /* entries that a layer has not run yet */
+    int32_t n_seen;   /* how many of them, from the first on, were in the last proposal */
     bool has_gap;     /* entries are missing after the first n_whole tokens */
     int32_t n_whole;
     int32_t n_kept;  /* entries of a sequence of the cache; it holds fewer if those that had run were dropped */
@@ -66,6 +67,15 @@ typedef struct EntryStreams {
     bool only_stores;            /* the layers read no pairs: each stores keys and values of norm g (executor_store) */
 } EntryStreams;
 
+/* A layer that runs after the first one on the same entries (layer_entries.c), in the order of the list. It reads the
+ * feature of the layer before it in the place of the target's hidden state, and the token one place later. */
+typedef struct LaterLayer {
+    OneLayer *layer;
+    const Linear *fc;
+    const float *token_norm, *hidden_norm;
+    const GgufTensor *embedding;
+} LaterLayer;
+
 typedef struct EntryQueueOptions {
     const Linear *fc;  /* computes the input of an entry: fc [E(token) ; hidden], or fc hidden */
     bool reads_tokens; /* fc reads the token, too; the three pointers below need it */
@@ -74,16 +84,22 @@ typedef struct EntryQueueOptions {
     const float *token_norm, *hidden_norm; /* [H] RMS norms of the two parts before fc; NULL: none */
     const GgufTensor *embedding;           /* E, in memory of the caller; NULL: the embedding of the target */
     EntryStreams streams;
+    const LaterLayer *later; /* [n_later] borrowed while the queue is opened */
+    int32_t n_later;         /* < ENTRY_QUEUE_LENGTH / 2 */
 } EntryQueueOptions;
+
+typedef struct EntryRun EntryRun; /* a sequence in a run */
 
 typedef struct EntryQueue {
     LearnedDrafter *learned; /* borrowed: target, products, memory */
-    OneLayer *layer;         /* borrowed */
     EntryQueueOptions options;
-    const Hparams *shape;     /* of the layer: its n_embd is H, its n_vocab is V */
+    int32_t n_layers;         /* 1 + n_later */
+    LaterLayer *layers;       /* [n_layers] the first layer is like the later ones here */
+    CachedKv *cached;         /* [n_layers] */
+    const Hparams *shape;     /* of the layers: n_embd is H, n_vocab is V */
     int64_t width;            /* floats that an entry keeps of the target's hidden state or streams */
     EntrySequence *sequences; /* [max_sequences + n_cached] */
-    CachedKv cached;
+    EntryRun *runs;           /* [max_sequences] */
     /* The next forward, which may also be one of the caller's own: */
     Row *rows;              /* [max_rows] */
     int32_t *row_ids;       /* [max_rows] */
@@ -91,7 +107,7 @@ typedef struct EntryQueue {
     Buffer *streams;        /* [max_rows][width] the input of fc if it reads streams; `pairs` is then [max_rows][3H] */
 } EntryQueue;
 
-/* Allocates in the drafter's arena, on a zeroed struct. The layer's executor must be open. */
+/* Allocates in the drafter's arena, on a zeroed struct. The executors of the layers must be open. */
 int entry_queue_open(EntryQueue *q, LearnedDrafter *learned, OneLayer *layer, const EntryQueueOptions *options,
                      fr_error *err);
 
@@ -117,10 +133,15 @@ int entry_queue_load(EntryQueue *q, int32_t sequence, ByteReader *in, fr_error *
 /* Runs what is queued for these sequences, in as few forwards as possible. */
 int entry_queue_run(EntryQueue *q, const int32_t *sequences, int32_t n, fr_error *err);
 
-/* Sets the pair that row i of the next forward is computed from: a token, and the hidden state or feature before it. */
-void entry_queue_set_pair(EntryQueue *q, int32_t i, int32_t token, const float *hidden);
+/* Returns the number of entries of a sequence. */
+int32_t entry_queue_n_entries(const EntryQueue *q, const EntrySequence *s);
+/* Makes room for n rows of a sequence in the next forward of each layer. */
+int entry_queue_reserve(EntryQueue *q, const EntrySequence *s, int32_t n, fr_error *err);
+/* Sets the pair that row i of the next forward of that layer is computed from: a token, and the hidden state or feature
+ * before it. */
+void entry_queue_set_pair(EntryQueue *q, int32_t layer, int32_t i, int32_t token, const float *hidden);
 /* Sets the inputs of the first n rows, which are computed from their pairs or are these pairs. */
-void entry_queue_fuse(EntryQueue *q, int32_t n);
+void entry_queue_fuse(EntryQueue *q, int32_t layer, int32_t n);
 
 /* ---- what a file may bring along (layer_ends.c) -------------------------------------------------------------- */
 

@@ -214,7 +214,7 @@ int lyanna_layer_chain(LyannaLayer *l, const int32_t *sequences, int32_t n, fr_e
     for (int32_t i = 0; i < n && !status; i++) {
         const EntrySequence *p = &l->entries.sequences[sequences[i]];
         memcpy(state_of(l, i, 0), p->feature, h * sizeof *p->feature);
-        if (l->depth > 1) status = cached_kv_reserve(&l->entries.cached, p->kv, l->depth - 1, err);
+        if (l->depth > 1) status = entry_queue_reserve(&l->entries, p, l->depth - 1, err);
     }
     executor_choose_layer(l->layer.executor, l->has_later);
     if (!status && l->depth > 1)
