@@ -152,9 +152,9 @@ typedef struct DrafterClass {
     void (*take_over)(Drafter *d, int32_t from, int32_t to, int32_t n);
     int32_t (*n_held)(const Drafter *d, int32_t sequence);
     int32_t (*reach)(const Drafter *d, int32_t sequence, int32_t n);
-    /* Optional; only methods with needs_hidden and n_held may have it. What such a method keeps for a token also depends
-     * on as many tokens after it: 1 without this function, and never less. A request can only take it over if these
-     * tokens of its own are the same. */
+    /* Optional; only methods with needs_hidden and n_held may have it. What such a method keeps for a token also
+     * depends on the tokens after it: on as many as this returns, at least 1, which is the number without the function.
+     * A request takes it over only if it has the same tokens there. */
     int32_t (*n_next)(const Drafter *d);
     /* Methods with n_held have these two. `save` appends what the method keeps for a sequence of an ended request, and
      * a mark of the weights that computed it; false: memory ran out. `load` replaces what it keeps; with sequence -1 it

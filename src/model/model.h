@@ -336,12 +336,12 @@ Model model_of_layers(const Model *target, const LayerSpec *layers, int32_t n_la
  * (pull requests 24868, 25980 and 26534) and vLLM take the same state at the first step; at the next steps both take h'
  * after its norm for GLM. The paper of DeepSeek-V3 leaves open whether its h is the one before the norm.
  *
- * Where there are several, the first one has index 0. Layer i reads h' of layer i - 1 at the same position in the place of
- * h, and the token i places later (draft/learned/draft_mtp.c).
+ * Where there are several, the first one has index 0. Layer i reads h' of layer i - 1 at the same position in the place
+ * of h, and the token i places later (draft/learned/draft_mtp.c).
  *
- * The tensors of layer i are called "blk.<N + i>.<name>", where N is the number of layers that the model runs. Without a
- * shared_head_norm the output norm is used, and without an embed_tokens or a shared_head_head the model's embedding or
- * LM head. "<architecture>.nextn_predict_layers" counts these layers, and block_count includes them. */
+ * The tensors of layer i are called "blk.<N + i>.<name>", where N is the number of layers that the model runs. Without
+ * a shared_head_norm the output norm is used, and without an embed_tokens or a shared_head_head the model's embedding
+ * or LM head. "<architecture>.nextn_predict_layers" counts these layers, and block_count includes them. */
 typedef struct Nextn {
     Model model; /* the layer, its norm and its head; embedding and ropes are borrowed from the model */
     LayerSpec layer;
@@ -352,9 +352,9 @@ typedef struct Nextn {
 
 /* Reads the description of layer `index` into a Nextn that is not moved afterwards; the model and the file must outlive
  * it. Afterwards model.hparams.n_nextn is the number of such layers. `companion` is another file with the layers
- * (mtp-NAME.gguf): one of the same architecture that has only these and, like every model, the embedding; or NULL, where
- * the model's own file has them. Refuses a file that has no such layer, a companion of another model (FR_ERR_MISMATCH),
- * and missing, unknown, misshapen or infinite tensors by name. */
+ * (mtp-NAME.gguf): one of the same architecture that has only these and, like every model, the embedding; or NULL,
+ * where the model's own file has them. Refuses a file that has no such layer, a companion of another model
+ * (FR_ERR_MISMATCH), and missing, unknown, misshapen or infinite tensors by name. */
 int nextn_open(Nextn *out, const Model *model, const Gguf *companion, int32_t index, fr_error *err);
 void nextn_close(Nextn *n); /* may be called after a failed nextn_open, and with a zeroed Nextn */
 

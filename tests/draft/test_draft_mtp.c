@@ -8,7 +8,7 @@
 #include "gguf/tensor_type.h"
 #include "compute/backend.h"
 #include "model_patch.h"
-#include "plain_layer.h"
+#include "plain_mtp.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -16,24 +16,21 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { H = 64, V = 300, N_HEAD = 4, N_KV = 2, DIM = 24, N_ROT = 8, Q = N_HEAD * DIM, KV = N_KV * DIM, FF = 96 };
-enum { N_LAYER = 4, N_TEXT = 14 };
+enum { H = MTP_EMBD, V = MTP_VOCAB, N_LAYER = MTP_LAYERS, N_TEXT = 14 };
 
 #define BLOCK "blk.4."
 #define TARGET "build/mtp-target.gguf"
-#define HYBRID \
-    .n_layer = N_LAYER, .n_embd = H, .n_head = N_HEAD, .n_head_kv = N_KV, .head_dim = DIM, .n_ff = FF, .n_vocab = V, \
-    .n_rot = N_ROT, .n_key_heads = 2, .n_value_heads = 4, .delta_dim = 16, .n_conv = 4, .attention_interval = 2, \
-    .n_nextn = 1
 
 static const RandomModel models[] = {
-    {.arch = "qwen35", HYBRID, .seed = 1},
-    {.arch = "qwen35", HYBRID, .nextn_head = true, .types = {TYPE_Q8_0, TYPE_F16}, .n_types = 2, .seed = 2},
-    {.arch = "qwen35", HYBRID, .tied = true, .types = {TYPE_F16}, .n_types = 1, .seed = 3},
+    {MTP_SHAPE("qwen35"), .n_nextn = 1, .seed = 1},
+    {MTP_SHAPE("qwen35"), .n_nextn = 1, .nextn_head = true, .types = {TYPE_Q8_0, TYPE_F16}, .n_types = 2, .seed = 2},
+    {MTP_SHAPE("qwen35"), .n_nextn = 1, .tied = true, .types = {TYPE_F16}, .n_types = 1, .seed = 3},
 };
 static const RandomModel experts[] = {
-    {.arch = "qwen35moe", HYBRID, .n_expert = 6, .n_expert_used = 2, .n_ff_expert = 32, .n_ff_shared = 40, .seed = 4},
-    {.arch = "qwen3next", HYBRID, .n_expert = 5, .n_expert_used = 3, .n_ff_expert = 24, .n_ff_shared = 32, .seed = 5},
+    {MTP_SHAPE("qwen35moe"), .n_nextn = 1, .n_expert = 6, .n_expert_used = 2, .n_ff_expert = 32, .n_ff_shared = 40,
+     .seed = 4},
+    {MTP_SHAPE("qwen3next"), .n_nextn = 1, .n_expert = 5, .n_expert_used = 3, .n_ff_expert = 24, .n_ff_shared = 32,
+     .seed = 5},
 };
 
 static void write_model(const RandomModel *m, const char *path) {
@@ -41,114 +38,15 @@ static void write_model(const RandomModel *m, const char *path) {
     if (random_model_write(m, path, &err)) fail_msg("%s", err.message);
 }
 
-/* ---- the layer in double precision ------------------------------------------------------------------ */
-
-typedef struct Plain {
-    const Rope *rope;
-    float *embedding, *head, *eh_proj, *enorm, *hnorm, *head_norm;
-    float *attn_norm, *q, *k, *v, *o, *q_norm, *k_norm, *ffn_norm, *gate, *up, *down;
-} Plain;
-
-static float *floats(const Gguf *g, const char *name) {
-    const GgufTensor *t = gguf_find_tensor(g, name);
-    assert_non_null(t);
-    int64_t n = t->dims[0] * t->dims[1];
-    float *x = malloc((size_t)n * sizeof *x);
-    blocks_dequantize(t->type, t->data, n, x);
-    return x;
-}
-
-static const char *first_of(const Gguf *g, const char *a, const char *b) { return gguf_find_tensor(g, a) ? a : b; }
-
-static Plain read_plain(const Gguf *g, const Model *m) {
-    const char *head = first_of(g, "output.weight", "token_embd.weight");
-    return (Plain){.rope = &m->ropes[0],
-                   .embedding = floats(g, first_of(g, BLOCK "nextn.embed_tokens.weight", "token_embd.weight")),
-                   .head = floats(g, first_of(g, BLOCK "nextn.shared_head_head.weight", head)),
-                   .eh_proj = floats(g, BLOCK "nextn.eh_proj.weight"),
-                   .enorm = floats(g, BLOCK "nextn.enorm.weight"),
-                   .hnorm = floats(g, BLOCK "nextn.hnorm.weight"),
-                   .head_norm = floats(g, BLOCK "nextn.shared_head_norm.weight"),
-                   .attn_norm = floats(g, BLOCK "attn_norm.weight"),
-                   .q = floats(g, BLOCK "attn_q.weight"),
-                   .k = floats(g, BLOCK "attn_k.weight"),
-                   .v = floats(g, BLOCK "attn_v.weight"),
-                   .o = floats(g, BLOCK "attn_output.weight"),
-                   .q_norm = floats(g, BLOCK "attn_q_norm.weight"),
-                   .k_norm = floats(g, BLOCK "attn_k_norm.weight"),
-                   .ffn_norm = floats(g, BLOCK "post_attention_norm.weight"),
-                   .gate = floats(g, BLOCK "ffn_gate.weight"),
-                   .up = floats(g, BLOCK "ffn_up.weight"),
-                   .down = floats(g, BLOCK "ffn_down.weight")};
-}
-
-static void free_plain(Plain *p) {
-    float *const all[] = {p->embedding, p->head,     p->eh_proj, p->enorm, p->hnorm, p->head_norm,
-                          p->attn_norm, p->q,        p->k,       p->v,     p->o,     p->q_norm,
-                          p->k_norm,    p->ffn_norm, p->gate,    p->up,    p->down};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
-}
-
-/* An entry, or a node of the tree. */
-typedef struct Place {
-    double log_p[V], feature[H];
-    PlainKv kv; /* after the entry before, or the parent */
-} Place;
-
-static const double EPS = 1e-6;
-static const PlainHeads heads = {N_HEAD, N_KV, DIM};
-
-/* Normalises and rotates heads, in halves of the first N_ROT components. */
-static void finish_heads(const Plain *p, const float *gain, double *x, int32_t n_heads, int32_t position) {
-    float cos_sin[N_ROT];
-    rope_angles(p->rope, position, cos_sin);
-    for (int32_t h = 0; h < n_heads; h++) {
-        double *head = x + h * DIM;
-        plain_norm(gain, head, DIM, EPS, head);
-        for (int32_t i = 0; i < N_ROT / 2; i++) {
-            double c = (double)cos_sin[2 * i], s = (double)cos_sin[2 * i + 1], a = head[i], b = head[i + N_ROT / 2];
-            head[i] = a * c - b * s;
-            head[i + N_ROT / 2] = a * s + b * c;
-        }
-    }
-}
-
-static void make_place(const Plain *p, const Place *before, int32_t token, const double *hidden, Place *out) {
-    double pair[2 * H], x[H], n[H], y[H], both[2 * Q], q[Q], attended[Q];
-    plain_kv_begin(&out->kv, before ? &before->kv : NULL);
-    for (int32_t i = 0; i < H; i++) pair[i] = (double)p->embedding[token * H + i];
-    plain_norm(p->enorm, pair, H, EPS, pair);
-    plain_norm(p->hnorm, hidden, H, EPS, pair + H);
-    learned_rig_linear(p->eh_proj, NULL, pair, 2 * H, H, x);
-    plain_norm(p->attn_norm, x, H, EPS, n);
-    learned_rig_linear(p->q, NULL, n, H, 2 * Q, both);
-    learned_rig_linear(p->k, NULL, n, H, KV, out->kv.k);
-    learned_rig_linear(p->v, NULL, n, H, KV, out->kv.v);
-    for (int32_t i = 0; i < Q; i++) q[i] = both[i / DIM * 2 * DIM + i % DIM];
-    finish_heads(p, p->q_norm, q, N_HEAD, out->kv.position);
-    finish_heads(p, p->k_norm, out->kv.k, N_KV, out->kv.position);
-    plain_kv_round(&out->kv, heads);
-    plain_attend(heads, &out->kv, q, attended);
-    for (int32_t i = 0; i < Q; i++) attended[i] /= 1 + exp(-both[i / DIM * 2 * DIM + DIM + i % DIM]);
-    learned_rig_linear(p->o, NULL, attended, Q, H, y);
-    for (int32_t i = 0; i < H; i++) x[i] += y[i];
-    plain_norm(p->ffn_norm, x, H, EPS, n);
-    plain_feed_forward((PlainFeedForward){p->gate, p->up, p->down, H, FF}, n, y);
-    for (int32_t i = 0; i < H; i++) x[i] += y[i];
-    plain_norm(p->head_norm, x, H, EPS, out->feature);
-    learned_rig_linear(p->head, NULL, out->feature, H, V, out->log_p);
-    learned_rig_log_softmax(out->log_p, V);
-}
-
 static void follow(const void *plain, const void *before, int32_t token, void *place) {
-    make_place(plain, before, token, ((const Place *)before)->feature, place);
+    plain_mtp_run(plain, before, token, ((const PlainMtpRow *)before)->feature, place);
 }
 
 /* Compares proposals for three sequences together with the search over the layer above, and with those for each
  * sequence by itself. */
-static void check_trees(const LearnedReader *reader, const Plain *plain, int32_t depth, int32_t top) {
+static void check_trees(const LearnedReader *reader, const PlainMtp *plain, int32_t depth, int32_t top) {
     static const int32_t budgets[] = {60, 2, 17};
-    static Place entries[3][N_TEXT];
+    static PlainMtpRow entries[3][N_TEXT];
     static Tree want[3];
     LearnedReader r = *reader;
     char spec[64];
@@ -161,9 +59,9 @@ static void check_trees(const LearnedReader *reader, const Plain *plain, int32_t
         for (int32_t t = 0; t < n - 1; t++) {
             double hidden[H];
             for (int32_t c = 0; c < H; c++) hidden[c] = (double)executor_hidden(r.executor, t)[c];
-            make_place(plain, t ? &entries[i][t - 1] : NULL, text[t + 1], hidden, &entries[i][t]);
+            plain_mtp_run(plain, t ? &entries[i][t - 1] : NULL, text[t + 1], hidden, &entries[i][t]);
         }
-        const Place *root = &entries[i][n - 2];
+        const PlainMtpRow *root = &entries[i][n - 2];
         learned_rig_search(&(LearnedSearch){V, depth, top, budgets[i], follow, sizeof *root, plain, root}, text[n - 1],
                            &want[i]);
     }
@@ -177,13 +75,13 @@ static void trees_are_those_of_the_plain_layer(void **state) {
     for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
         Gguf *g = rig_random_gguf(&models[m]);
         Weights *target = rig_weights(g, NULL);
-        Plain plain = read_plain(g, target->model);
+        PlainMtp plain = plain_mtp_read(g, target->model, 0);
         LearnedReader reader;
         learned_rig_open_reader(&reader, target);
         for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++)
             check_trees(&reader, &plain, shapes[k][0], shapes[k][1]);
         learned_rig_close_reader(&reader);
-        free_plain(&plain);
+        plain_mtp_free(&plain);
         rig_weights_close(target);
         gguf_close(g);
     }
@@ -259,7 +157,7 @@ static void damp(ModelPatch *p, const char *name, float factor) {
  * token by the rule; its layer for multi-token prediction applies the rule to the one-hot vector if it starts from
  * x_t. */
 static void write_rule_model(const char *path, Source source) {
-    const RandomModel m = {.arch = "qwen35", HYBRID, .seed = 8};
+    const RandomModel m = {MTP_SHAPE("qwen35"), .n_nextn = 1, .seed = 8};
     RandomModel wide = m;
     ModelPatch p;
     wide.n_embd = RULE_H, wide.n_vocab = RULE_V;
@@ -337,7 +235,7 @@ static void a_layer_that_knows_the_rule_is_right(void **state) {
 /* ---- a companion file ------------------------------------------------------------------------------------ */
 
 #define COMPANION "build/mtp-companion.gguf"
-#define BARE "build/mtp-bare.gguf" /* the target without the layer */
+#define BARE "build/mtp-bare.gguf" /* the target without the layers */
 
 /* Divides TARGET into a model and its companion, as published files are. */
 static void divide_target(void) {
@@ -352,8 +250,9 @@ static void divide_target(void) {
         gguf_copy_kvs(w, g, NULL);
         for (int64_t i = 0; i < gguf_n_tensors(g); i++) {
             const GgufTensor *t = gguf_tensor(g, i);
-            bool of_layer = strncmp(t->name, BLOCK, strlen(BLOCK)) == 0, of_others = strncmp(t->name, "blk.", 4) == 0;
-            if (is_companion ? of_layer || !of_others : !of_layer)
+            int layer = -1;
+            bool of_nextn = sscanf(t->name, "blk.%d.", &layer) == 1 && layer >= N_LAYER;
+            if (is_companion ? of_nextn || layer < 0 : !of_nextn)
                 gguf_add_tensor(w, t->name, t->type, t->n_dims, t->dims, t->data);
         }
         if (gguf_writer_finish(w, is_companion ? COMPANION : BARE, &err)) fail_msg("%s", err.message);
@@ -387,8 +286,10 @@ static void companion_text(const char *model_path, const char *spec, float tempe
 static void a_companion_drafts_the_same(void **state) {
     (void)state;
     static Stream whole, divided;
-    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
-        write_model(&models[i], TARGET);
+    for (size_t i = 0; i < 1 + sizeof models / sizeof *models; i++) {
+        RandomModel m = models[i ? i - 1 : 1];
+        if (i == 0) m.n_nextn = 3; /* each with an embedding and an LM head */
+        write_model(&m, TARGET);
         divide_target();
         for (int k = 0; k < 2; k++) {
             companion_text(TARGET, "mtp", k ? 0.8f : 0, &whole);
@@ -476,7 +377,8 @@ static void files_without_the_layer_are_refused(void **state) {
     expect_refusal(TARGET, FR_ERR_UNSUPPORTED, "no layer for multi-token prediction (llama.nextn_predict_layers)");
 }
 
-/* The file has two such layers; a tensor of the first is moved to the second, which is not read. */
+/* The file has two such layers. A tensor of the second is moved to the first, which is read before it, or is called
+ * something else. */
 static void missing_tensors_are_refused(void **state) {
     (void)state;
     static const char *const names[] = {
@@ -484,16 +386,16 @@ static void missing_tensors_are_refused(void **state) {
         "attn_k_norm.weight",   "attn_output.weight", "post_attention_norm.weight", "ffn_down.weight"};
     RandomModel m = models[0];
     m.n_nextn = 2;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    for (size_t i = 0; i < 2 * sizeof names / sizeof *names; i++) {
         ModelPatch p;
         char name[64], second[64], says[128];
-        snprintf(name, sizeof name, BLOCK "%s", names[i]);
-        snprintf(second, sizeof second, "blk.5.%s", names[i]);
-        snprintf(says, sizeof says, "tensor %s is missing", name);
+        snprintf(name, sizeof name, BLOCK "%s", names[i / 2]);
+        snprintf(second, sizeof second, "blk.5.%s", names[i / 2]);
+        snprintf(says, sizeof says, "tensor %s is missing", i % 2 ? second : name);
         write_model(&m, TARGET);
         model_patch_open(&p, TARGET);
         char *of_second = find_name(&p, second);
-        memcpy(find_name(&p, name), second, strlen(second));
+        if (i % 2 == 0) memcpy(find_name(&p, name), second, strlen(second));
         memcpy(of_second, "blk.5.x", 7); /* no name occurs twice */
         model_patch_write(&p, TARGET);
         model_patch_close(&p);

@@ -4,8 +4,8 @@
  *
  * The problem. A learned drafter has to be trained for its target. The makers of some models have done so: they trained
  * a further layer, or several, to predict the tokens after the next one, and published the weights, as part of the
- * model's file or in a file beside it (mtp-NAME.gguf), which has the architecture of the target, these layers, and copies
- * of the embedding and the LM head. The target's own embedding and LM head are used in both cases.
+ * model's file or in a file beside it (mtp-NAME.gguf), which has the architecture of the target, these layers, and
+ * copies of the embedding and the LM head. The target's own embedding and LM head are used in both cases.
  *
  * The idea. That layer f is EAGLE's (draft_eagle.c) with three norms (model/model.h):
  *
@@ -32,10 +32,10 @@
  *     distribution of x_{t+k+1} = softmax(W^k f^k_t)
  *
  * Each layer was trained on the whole context, so each runs over all of it and has KV entries of its own
- * (layer_entries.c). Below depth n, layer n continues from its own output as a single layer does. Of the makers who
- * published several layers, StepFun trained them in this way (SGLang's pull request 18564); Xiaomi gave h_t to each
- * layer of MiMo-V2 (sglang-jax, 1256), an architecture that forerun does not run. f^k is read after its norm, as a single
- * layer's output is.
+ * (layer_entries.c). Below depth n, layer n continues from its own output as a single layer does, and f^k is read after
+ * its norm as a single layer's output is. Of the makers who published several layers, StepFun trained them in this way
+ * (SGLang's pull request 18564); Xiaomi gave h_t to each layer of MiMo-V2 (sglang-jax, 1256), an architecture that
+ * forerun does not run.
  *
  * Cost: as for `eagle`; a layer is as large as one of the target's, and the LM head is the target's, which for a
  * large vocabulary costs more than the layer. Of n layers, each runs over the prompt, the first n - 1 also for as many

@@ -23,8 +23,8 @@
  *
  * Layers that attend to states of the target (dflash) have entries without results: only keys and values.
  *
- * Several layers (`mtp`). Layer k > 1 runs on the same entries after layer k - 1, whose feature it reads in the place of
- * h, with the token k places after that of h. Each layer has an executor, and entry i has the same position in all.
+ * Several layers (`mtp`). Layer k > 1 runs on the same entries after layer k - 1, whose feature it reads in the place
+ * of h, with the token k places after that of h. Each layer has an executor, and entry i has the same position in all.
  *
  *     entry        0          1          2          3          queue: entries 2 and 3
  *     layer 1   h0 x1      h1 x2      h2 x3      h3 x4         x4 is the pending token
