@@ -152,10 +152,11 @@ typedef struct DrafterClass {
     void (*take_over)(Drafter *d, int32_t from, int32_t to, int32_t n);
     int32_t (*n_held)(const Drafter *d, int32_t sequence);
     int32_t (*reach)(const Drafter *d, int32_t sequence, int32_t n);
-    /* Optional; only methods with needs_hidden and n_held may have it. What such a method keeps for a token also
-     * depends on the tokens after it: on as many as this returns, at least 1, which is the number without the function.
-     * A request takes it over only if it has the same tokens there. */
-    int32_t (*n_next)(const Drafter *d);
+    /* Optional; only methods with needs_hidden and n_held may have it. What such a method keeps for a token depends on
+     * tokens after it, too. This returns how many tokens, at most n_common - 1, can be taken over from a sequence by a
+     * text whose first n_common tokens are the same. Without it the next token matters, and the number is
+     * n_common - 1. */
+    int32_t (*usable)(const Drafter *d, int32_t sequence, int32_t n_common);
     /* Methods with n_held have these two. `save` appends what the method keeps for a sequence of an ended request, and
      * a mark of the weights that computed it; false: memory ran out. `load` replaces what it keeps; with sequence -1 it
      * only checks. FR_ERR_MISMATCH: other weights computed it. FR_ERR_MEMORY: the sequence holds nothing. A method that

@@ -208,15 +208,11 @@ static bool repays(const fr_request *r, const RequestDraft *d, double cost_s) {
 
 /* Returns how many tokens the request can take over if its drafts are shown the prompt as their flags say. */
 static int32_t n_shared(fr_request *r) {
-    r->reads_prompt = false;
-    r->n_next = 0;
+    r->reads_prompt = r->needs_hidden = false;
     for (int i = 0; i < r->options.n_drafts; i++) {
-        const RequestDraft *d = &r->drafts[i];
-        int32_t n_next = d->reads_prompt ? request_drafts_n_next(d->shared->drafter) : 0;
-        r->reads_prompt |= d->reads_prompt;
-        if (n_next > r->n_next) r->n_next = n_next;
+        r->reads_prompt |= r->drafts[i].reads_prompt;
+        r->needs_hidden |= r->drafts[i].reads_prompt && r->drafts[i].shared->drafter->class->needs_hidden;
     }
-    r->needs_hidden = r->n_next > 0;
     return prefix_cache_usable(r);
 }
 

@@ -157,8 +157,8 @@ static int32_t count_common_usable(const fr_request *r, int32_t n_common, int32_
     else if (!r->reads_prompt) return n;
     if (n <= n_seen) return n;
     int32_t more = n < limit ? n : limit;
-    if (r->needs_hidden && more > most - 1) more = most - 1;   /* one token is read for its hidden state, */
-    if (more > n_common - r->n_next) more = n_common - r->n_next; /* and an entry includes the tokens after its own */
+    if (r->needs_hidden && more > most - 1) more = most - 1;         /* one token is read for its hidden state, */
+    if (r->needs_hidden && more > n_common - 1) more = n_common - 1; /* and a drafter's entry includes the next token */
     return more > n_seen ? more : n_seen;
 }
 
@@ -166,9 +166,8 @@ static int32_t count_common_usable(const fr_request *r, int32_t n_common, int32_
  * (sequences.h). *most is raised to their number if it could be cut at every length. */
 static int32_t count_usable(const fr_request *r, int32_t sequence, const int32_t *tokens, int64_t n_tokens,
                             int32_t n_held, int32_t *most) {
-    int32_t n_common = count_common(tokens, n_tokens, r->context, r->n_context), n_max = (int32_t)r->n_context - 1,
-            limit = request_drafts_limit(r, sequence, n_common < n_max ? n_common : n_max),
-            n = count_common_usable(r, n_common, n_held, limit);
+    int32_t n_common = count_common(tokens, n_tokens, r->context, r->n_context),
+            n = count_common_usable(r, n_common, n_held, request_drafts_limit(r, sequence, n_common));
     if (n > *most) *most = n;
     return executor_sequence_reach(r->engine->executor, sequence, n);
 }

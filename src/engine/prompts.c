@@ -152,7 +152,7 @@ void prompt_plan(fr_engine *e, int32_t n_tree_rows) {
  * Marks are set at borders of pages, so that no page is copied:
  *
  *     the end     the last border in the prompt, for the same prompt again and for a request whose pages are taken; it
- *                 is before the last tokens if a drafter needs hidden states, because the same prompt then reads some
+ *                 is before the last token if a drafter needs hidden states, because the same prompt then reads one
  *     the branch  the last border at which another context had the same tokens, although this one had to begin earlier
  *                 because there was no mark
  *     the grid    every quarter of the prompt, but at most once per chunk of the prefill
@@ -179,8 +179,8 @@ static int32_t grid_of(const fr_request *r) {
 
 void prompt_marks_set(const fr_request *r, int32_t from, int32_t to) {
     const fr_engine *e = r->engine;
-    int32_t n_read = r->n_next > 2 ? r->n_next - 1 : r->needs_hidden, /* by the same prompt, before the last token */
-            end = (int32_t)r->n_context - 1 - n_read, grid = grid_of(r), last = end - end % e->options.kv_page_size;
+    int32_t end = (int32_t)r->n_context - 1 - r->needs_hidden, grid = grid_of(r),
+            last = end - end % e->options.kv_page_size;
     bool shares = e->prefixes.n > 0;
     for (int32_t n = round_up(from + 1, grid); shares && n <= to && n < last; n += grid)
         executor_sequence_mark(e->executor, r->sequence, n);

@@ -96,8 +96,7 @@ struct fr_request {
     int32_t tree_budget;            /* the most drafted nodes of a step, by the options */
     int32_t step_budget;            /* the most drafted nodes of this step */
     bool reads_prompt;              /* one of its drafters is shown the prompt ... */
-    bool needs_hidden;              /* ... and one needs hidden states for it; */
-    int32_t n_next;                 /* what it keeps for a token depends on as many after it (DrafterClass.n_next) */
+    bool needs_hidden;              /* ... and one needs hidden states for it */
     bool only_best;                 /* of a row of logits only the greatest one matters */
     bool has_auto_budget;           /* draft_policy.c decides which nodes get a row */
     int32_t proposal_budget;        /* how many nodes each drafter may propose if the budget is automatic */
@@ -186,21 +185,19 @@ void request_drafts_observe_tree(fr_request *r, const VerifyResult *verdict);
 /* Shows the context tokens first .. first + n - 1, which the target has just read, to the drafters that read prompts.
  * If one of them needs hidden states, these are in step.row_hidden from r->first_row on. */
 void request_drafts_observe_prompt(fr_request *r, int64_t first, int32_t n);
-/* The functions below serve prefix_cache.c: they share what drafters keep for the tokens of a prompt
+/* The four functions below serve prefix_cache.c: they share what drafters keep for the tokens of a prompt
  * (DrafterClass.take_over).
  *
- * How many tokens the drafters of r allow it to take over from a sequence of the executor that begins with the same n
- * tokens as r. */
-int32_t request_drafts_limit(const fr_request *r, int32_t sequence, int32_t n);
+ * How many tokens the drafters of r allow it to take over from a sequence of the executor that begins with the same
+ * n_common tokens as r. */
+int32_t request_drafts_limit(const fr_request *r, int32_t sequence, int32_t n_common);
 /* Returns how many they will allow it to take over from `reader`, a request that is reading its prompt. */
 int32_t request_drafts_limit_of_reader(const fr_request *r, const fr_request *reader);
 /* Lets the drafters take over what a sequence holds for the first n tokens of r. */
 void request_drafts_take_over(fr_request *r, int32_t sequence, int32_t n);
-/* Copies what the drafters keep for the first n tokens of r to the sequence of an entry of the prefix cache, which
- * knows the first n_known >= n tokens of r. */
-void request_drafts_keep(const fr_request *r, int32_t sequence, int32_t n, int32_t n_known);
-/* Returns on how many tokens after a token depends what a drafter keeps for it; 0 without hidden states. */
-int32_t request_drafts_n_next(const Drafter *drafter);
+/* Copies what the drafters keep for the first n tokens of r to the sequence of an entry of the prefix cache, which has
+ * the first n_common >= n tokens of r. */
+void request_drafts_keep(const fr_request *r, int32_t sequence, int32_t n, int32_t n_common);
 /* Returns which drafters of the engine learn from the text of r (CachedPrefix.learners). */
 uint32_t request_drafts_learners(const fr_request *r);
 /* Counts the nodes of r->tree by their tags (fr_draft_stats.counters). The first n_emitted nodes of the accepted path

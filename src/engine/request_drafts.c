@@ -326,9 +326,8 @@ void request_drafts_count_tags(fr_request *r, const VerifyResult *verdict, int64
  * Hidden states are not kept. A drafter that needs them has made an entry for each token but the last, because an entry
  * needs the hidden state of its token and the token that follows. So a request with such a drafter takes over the
  * tokens whose entries are known, and reads at least one token itself, which gives that token's hidden state again.
- * (The entries of `mtp` with n layers need n tokens that follow, so that the request reads as many itself.)
  * That costs one row, whereas storing the states would add 36 % to the KV cache of TinyLlama 1.1B (8192 bytes to 22,528
- * bytes per token).
+ * bytes per token). An entry may also need tokens further ahead (DrafterClass.usable).
  *
  * A draft model may lag behind the target's sequence, because drafters are fed only when they propose. It computes the
  * missing tokens itself, but at most a chunk of the prompt, so that no other request waits for it. A draft model with a
@@ -355,11 +354,19 @@ static int32_t n_held_of(const RequestDraft *d, int32_t sequence, int32_t n) {
     return class->reach ? class->reach(drafter, sequence, n) : n;
 }
 
-int32_t request_drafts_limit(const fr_request *r, int32_t sequence, int32_t n_equal) {
-    int32_t least = INT32_MAX;
+/* Returns for how many tokens what a drafter keeps can be used by a text that begins with the same n_common tokens. */
+static int32_t n_usable_of(const RequestDraft *d, int32_t sequence, int32_t n_common) {
+    const DrafterClass *class = d->shared->drafter->class;
+    if (!class->needs_hidden) return n_common;
+    return class->usable ? class->usable(d->shared->drafter, sequence, n_common) : n_common - 1;
+}
+
+int32_t request_drafts_limit(const fr_request *r, int32_t sequence, int32_t n_common) {
+    int32_t least = INT32_MAX, most = (int32_t)r->n_context - 1;
     for (const RequestDraft *d = r->drafts; d < r->drafts + r->options.n_drafts; d++) {
         if (!d->is_active) continue;
-        int32_t n = limit_of(r, d, n_held_of(d, sequence, n_equal));
+        int32_t n_usable = n_usable_of(d, sequence, n_common),
+                n = limit_of(r, d, n_held_of(d, sequence, n_usable < most ? n_usable : most));
         if (n < least) least = n;
     }
     return least;
@@ -392,17 +399,12 @@ void request_drafts_take_over(fr_request *r, int32_t sequence, int32_t n) {
     }
 }
 
-int32_t request_drafts_n_next(const Drafter *drafter) {
-    if (!drafter->class->needs_hidden) return 0;
-    return drafter->class->n_next ? drafter->class->n_next(drafter) : 1;
-}
-
-void request_drafts_keep(const fr_request *r, int32_t sequence, int32_t n, int32_t n_known) {
+void request_drafts_keep(const fr_request *r, int32_t sequence, int32_t n, int32_t n_common) {
     for (const RequestDraft *d = r->drafts; d < r->drafts + r->options.n_drafts; d++) {
         Drafter *drafter = d->shared->drafter;
         if (!d->is_active || !drafter->class->n_held || d->shared == &d->own) continue;
-        int32_t most = n_known - request_drafts_n_next(drafter),
-                n_held = n_held_of(d, d->sequence, most < n ? most : n);
+        int32_t n_usable = n_usable_of(d, d->sequence, n_common),
+                n_held = n_held_of(d, d->sequence, n_usable < n ? n_usable : n);
         if (n_held > n_held_of(d, sequence, INT32_MAX))
             drafter->class->take_over(drafter, d->sequence, sequence, n_held);
     }

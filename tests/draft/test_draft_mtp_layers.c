@@ -205,8 +205,8 @@ static void assert_as_alone(const fr_model *model, const int32_t *prompt, int64_
                  (int)got->stats.drafted, (int)alone.stats.accepted, (int)alone.stats.drafted);
 }
 
-/* Asks for a prompt that has its first n_common tokens from an earlier one. An entry of three layers depends on three
- * tokens after its own. */
+/* Asks for a prompt that has its first n_common tokens from earlier ones, which went on in another way. An entry of
+ * three layers depends on three tokens after its own. */
 static void ask_after_prefix(fr_engine *e, const fr_model *model, const int32_t *first, int32_t n_common) {
     int32_t prompt[N_PROMPT];
     Stream *got = malloc(sizeof *got);
@@ -231,7 +231,7 @@ static void requests_share_prefixes(void **state) {
         memcpy(whole, prompt, sizeof whole);
         memcpy(whole + N_PROMPT, got.tokens, N_ANSWER * sizeof *whole);
         ask(e, whole, N_PROMPT + N_ANSWER + 3, &got);
-        assert_int_equal(got.stats.n_prompt_shared, N_PROMPT + N_ANSWER - 3);
+        assert_int_equal(got.stats.n_prompt_shared, N_PROMPT + N_ANSWER - 1);
         assert_as_alone(model, whole, N_PROMPT + N_ANSWER + 3, &got, "a further turn");
         for (int32_t n_common = N_PROMPT; n_common > 0; n_common -= n_common > 34 ? 1 : 11)
             ask_after_prefix(e, model, prompt, n_common);
@@ -259,8 +259,7 @@ static void a_saved_prefix_keeps_all_layers(void **state) {
         ask(to, text + 1, 3, &got); /* opens the drafter */
         if (fr_engine_restore_prefix(to, data, n_bytes, NULL, NULL, &err)) fail_msg("%s", err.message);
         ask(to, text, N_PROMPT + N_ANSWER + 3, &got);
-        if (m == 0) assert_int_equal(got.stats.n_prompt_shared, N_PROMPT + N_ANSWER - 3);
-        assert_true(got.stats.n_prompt_shared > 0);
+        assert_int_equal(got.stats.n_prompt_shared, N_PROMPT + N_ANSWER - 1);
         assert_as_alone(model, text, N_PROMPT + N_ANSWER + 3, &got, "a saved prefix");
         fr_free(data);
         fr_engine_close(from);

@@ -351,7 +351,7 @@ static void write_nextn(void) {
                            .delta_dim = 8,
                            .n_conv = 3,
                            .attention_interval = 2,
-                           .n_nextn = 1,
+                           .n_nextn = 2,
                            .nextn_head = true,
                            .seed = 23};
     fr_error err;

@@ -174,8 +174,9 @@ static int open_layers(Mtp *m, fr_error *err) {
     return eagle_open_layer(&m->eagle, "mtp", &input, err);
 }
 
-/* An entry of layer k has the token k places later. */
-static int32_t count_next(const Drafter *drafter) { return ((const Mtp *)drafter)->n_layers; }
+static int32_t usable(const Drafter *drafter, int32_t sequence, int32_t n_common) {
+    return entry_queue_usable(&((const Mtp *)drafter)->eagle.entries, sequence, n_common);
+}
 
 static int open_mtp(Drafter **out, const void *options, const DrafterEnv *env, fr_error *err) {
     const MtpOptions *o = options;
@@ -207,6 +208,6 @@ const DrafterClass draft_mtp_class = {
     .options_size = sizeof(MtpOptions),
     .open = open_mtp,
     .close = close_mtp,
-    .n_next = count_next,
+    .usable = usable,
     EAGLE_CALLS,
 };

@@ -34,10 +34,10 @@
  * So of n layers the last n - 1 entries are not complete, because their tokens are not known yet. They stay in the
  * queue with their hidden states, and each proposal runs them again, up to the last token that is known. What is kept
  * of a sequence is therefore the same number of complete entries in each executor, and a queue from which all others
- * follow; no feature has to be kept. Two sequences can share n entries if the n - 1 tokens after those of the last one
- * are the same, too (DrafterClass.n_next). The other way is to keep each layer's last feature and as many entries as
- * it can have. It runs n - 1 rows less for each proposal, but layers of different lengths cannot be cut together, and
- * their features would have to be kept for each place where a sequence may be cut.
+ * follow; no feature has to be kept. A complete entry depends on n tokens after that of its h, so a sequence can take
+ * over only as many as it has these tokens for (entry_queue_usable). The other way is to keep each layer's last feature
+ * and as many entries as it can have. It runs n - 1 rows less for each proposal, but layers of different lengths cannot
+ * be cut together, and their features would have to be kept for each place where a sequence may be cut.
  *
  * Proof: tests/draft/test_draft_eagle.c, entries together against one by one; tests/draft/test_draft_mtp_layers.c,
  * several layers. */
@@ -96,8 +96,9 @@ int entry_queue_open(EntryQueue *q, LearnedDrafter *learned, OneLayer *layer, co
                                ARENA_ITEM(&hidden, n_all * ENTRY_QUEUE_LENGTH * q->width),
                                ARENA_ITEM(&q->rows, rows),
                                ARENA_ITEM(&q->row_ids, rows)};
-    const LearnedBuffer buffers[] = {
-        {&q->pairs, rows * of_pair * h}, {&q->inputs, rows * h}, {&q->streams, rows * q->width}};
+    const LearnedBuffer buffers[] = {{&q->pairs, rows * of_pair * h},
+                                     {&q->inputs, rows * h},
+                                     {&q->streams, rows * q->width}};
     int status = arena_take(&learned->arena, items, ARENA_COUNT(items), "entries", err);
     if (!status) status = learned_open_buffers(learned, buffers, n_streams ? 3 : 2, err);
     if (!status) status = open_layers(q, layer, err);
@@ -319,8 +320,7 @@ static void take_results(EntryQueue *q, int32_t k, EntrySequence *s, int32_t las
         memcpy(s->feature + (size_t)k * h, executor_hidden(e, last) + q->layers[k].layer->feature_at,
                h * sizeof *s->feature);
     if (k > 0) return;
-    if (!q->options.streams.only_stores)
-        memcpy(s->input, q->inputs->floats + (size_t)last * h, h * sizeof *s->input);
+    if (!q->options.streams.only_stores) memcpy(s->input, q->inputs->floats + (size_t)last * h, h * sizeof *s->input);
     if (s->logits) memcpy(s->logits, executor_logits(e, last), (size_t)q->shape->n_vocab * sizeof *s->logits);
 }
 
@@ -459,8 +459,15 @@ int32_t entry_queue_n_held(const EntryQueue *q, int32_t sequence) {
     return sequence < q->learned->max_sequences || n == s->n_kept ? n : 0;
 }
 
-/* Complete entries are shared, and queued ones are copied. Features are not known. A proposal computes those it needs
- * if n - 1 more entries of n layers have been added, which is so unless the prompt was not shown to the drafter. */
+/* If the text goes on beyond the tokens that the complete entries depend on, it can take over all of them, and the
+ * queued ones as far as it has their tokens. Otherwise it must be cut before its own last tokens. */
+int32_t entry_queue_usable(const EntryQueue *q, int32_t sequence, int32_t n_common) {
+    int32_t n_next = n_complete(q, &q->sequences[sequence]) + q->n_layers <= n_common ? 1 : q->n_layers;
+    return n_common > n_next ? n_common - n_next : 0;
+}
+
+/* Complete entries are shared, and queued ones are copied. Features are not known. A proposal finds them again if the
+ * queue then has n - 1 entries of n layers, which is so unless the prompt was not shown to the drafter. */
 void entry_queue_take_over(EntryQueue *q, int32_t from, int32_t to, int32_t n) {
     EntrySequence *a = &q->sequences[from], *b = &q->sequences[to];
     int32_t n_shared = n ? n_complete(q, a) : 0;

@@ -123,8 +123,10 @@ int entry_queue_add(EntryQueue *q, int32_t sequence, const int32_t *tokens, cons
  * runs: of more entries than the queue holds, the latest stay. */
 int entry_queue_add_step(EntryQueue *q, int32_t sequence, const VerifiedTree *v, fr_error *err);
 
-/* They implement n_held and take_over of a DrafterClass. Queued entries count as held, those after a gap do not. */
+/* They implement n_held, usable and take_over of a DrafterClass. Queued entries count as held, those after a gap do
+ * not. */
 int32_t entry_queue_n_held(const EntryQueue *q, int32_t sequence);
+int32_t entry_queue_usable(const EntryQueue *q, int32_t sequence, int32_t n_common);
 void entry_queue_take_over(EntryQueue *q, int32_t from, int32_t to, int32_t n);
 /* They implement save and load, for sequences of the cache. */
 bool entry_queue_save(const EntryQueue *q, int32_t sequence, Buf *out);
