@@ -166,6 +166,52 @@ static void steps_lead_where_prompts_lead(void **state) {
     close_target(target);
 }
 
+/* Proposes for a text that takes over n tokens from sequence 0 and reads the others. `hidden` is of the whole text. */
+static void propose_after_taking(Drafter *d, const int32_t *text, int32_t n_text, const float *const *hidden, int32_t n,
+                                 Tree *out) {
+    fr_error err;
+    if (d->class->begin(d, 1, text, n_text, &err)) fail_msg("%s", err.message);
+    d->class->take_over(d, 0, 1, n);
+    assert_int_equal(d->class->n_held(d, 1), n);
+    if (d->class->observe_prompt(d, 1, n, hidden + n, n_text - 1 - n, &err)) fail_msg("%s", err.message);
+    rig_propose(d, 1, text[n_text - 1], 20, V, out);
+    d->class->end(d, 1);
+}
+
+/* A text takes over from another one as many tokens as `usable` returns, and would draft something else with one more
+ * token, unless they are all but the last of the tokens that the two have in common. */
+static void texts_take_over_what_they_can_use(void **state) {
+    (void)state;
+    enum { N = 30, N_FIRST = 20, N_LAYERS = 3 };
+    Weights *target = open_target(&models[1]);
+    LearnedReader reader;
+    learned_rig_open_reader(&reader, target);
+    for (int32_t n_common = 6; n_common <= N_FIRST + 4; n_common++) {
+        Drafter *d = learned_rig_open_drafter(&reader, "mtp:depth=4,top=3", 3);
+        int32_t first[N], text[N];
+        const float *hidden[N];
+        static Tree want, got;
+        rig_tokens(60, V, first, N);
+        for (int32_t i = 0; i < N; i++) text[i] = i < n_common ? first[i] : (first[i] + 7) % V;
+        learned_rig_feed(&reader, d, 0, first, N_FIRST, 6);
+        rig_propose(d, 0, first[N_FIRST - 1], 20, V, &got);
+        learned_rig_feed(&reader, d, 2, text, N, 100);
+        rig_propose(d, 2, text[N - 1], 20, V, &want);
+        for (int32_t i = 0; i < N - 1; i++) hidden[i] = executor_hidden(reader.executor, i);
+        int32_t n = d->class->usable(d, 0, n_common), n_held = d->class->n_held(d, 0);
+        assert_int_equal(n, n_common > N_FIRST - 1 ? n_common - 1 : n_common - N_LAYERS);
+        propose_after_taking(d, text, N, hidden, n < n_held ? n : n_held, &got);
+        rig_assert_same_tree(&want, &got, "taken over");
+        if (n < n_common - 1) {
+            propose_after_taking(d, text, N, hidden, n + 1, &got);
+            assert_memory_not_equal(want.nodes, got.nodes, (size_t)want.n * sizeof *want.nodes);
+        }
+        drafter_close(d);
+    }
+    learned_rig_close_reader(&reader);
+    close_target(target);
+}
+
 enum { N_PROMPT = 40, N_ANSWER = 12, PAGE = 4 };
 
 static void ask(fr_engine *e, const int32_t *prompt, int64_t n, Stream *got) {
@@ -279,9 +325,13 @@ static void the_text_is_the_plain_one(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(trees_are_those_of_the_plain_layers), cmocka_unit_test(both_backends_draft_the_same),
-        cmocka_unit_test(steps_lead_where_prompts_lead),       cmocka_unit_test(requests_share_prefixes),
-        cmocka_unit_test(a_saved_prefix_keeps_all_layers),     cmocka_unit_test(the_text_is_the_plain_one),
+        cmocka_unit_test(trees_are_those_of_the_plain_layers),
+        cmocka_unit_test(both_backends_draft_the_same),
+        cmocka_unit_test(steps_lead_where_prompts_lead),
+        cmocka_unit_test(texts_take_over_what_they_can_use),
+        cmocka_unit_test(requests_share_prefixes),
+        cmocka_unit_test(a_saved_prefix_keeps_all_layers),
+        cmocka_unit_test(the_text_is_the_plain_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
