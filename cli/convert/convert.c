@@ -40,12 +40,15 @@ struct Job {
     ConvertShape shape;
     Hparams hparams; /* `shape` as the sizes of tensors depend on it */
     GgufWriter *w;
-    Item *items; /* [(n_layer + 1) * MAX_TENSORS_OF_LAYER] */
+    Item *items; /* [max_items(shape)] */
     int64_t n_items;
     float *row, *rope_factors;
     int64_t widest;
     size_t done, total;
 };
+
+/* The tensors that are not of a layer are fewer than those of one. */
+static int64_t max_items(const ConvertShape *s) { return (s->n_layer + s->n_nextn + 1) * MAX_TENSORS_OF_LAYER; }
 
 /* ---- rows -------------------------------------------------------------------------------------------- */
 
@@ -219,7 +222,7 @@ static int plan_tensor(Job *job, const ConvertTensor *t, int64_t layer, fr_error
     char from[CONVERT_MAX_NAME], to[CONVERT_MAX_NAME];
     int64_t n_in = tensor_size(&job->hparams, tensor_table[t->to].n_in),
             n_out = tensor_size(&job->hparams, tensor_table[t->to].n_out);
-    fr_assert(job->n_items < (job->shape.n_layer + 1) * MAX_TENSORS_OF_LAYER); /* no table is longer */
+    fr_assert(job->n_items < max_items(&job->shape)); /* no table is longer */
     if (convert_is_of_experts(t)) return plan_experts(job, t, layer, err);
     convert_name_from(t, &job->shape, layer, 0, from);
     convert_name_to(t, layer, to);
@@ -313,7 +316,7 @@ static void note_windows(const Job *job) {
 }
 
 static int take_memory(Job *job, fr_error *err) {
-    job->items = mem_calloc((size_t)(job->shape.n_layer + 1) * MAX_TENSORS_OF_LAYER, sizeof *job->items);
+    job->items = mem_calloc((size_t)max_items(&job->shape), sizeof *job->items);
     job->rope_factors = mem_calloc((size_t)job->shape.head_dim, sizeof *job->rope_factors);
     return job->items && job->rope_factors ? FR_OK : (int)error_memory(err, "a list of tensors", sizeof *job->items);
 }
@@ -347,15 +350,19 @@ static int choose_tensors(Job *job, fr_error *err) {
         job->c->folder, printable(&p, method, strlen(method)));
 }
 
-/* Finds out whether there is a layer for multi-token prediction, by its tensor: config.json has several keys for it. */
+/* Counts the layers for multi-token prediction by their tensors: config.json has several keys for them. Layers under
+ * "mtp." share one matrix, and no model has been published with several of them. */
 static int find_nextn(Job *job, fr_error *err) {
+    ConvertShape *s = &job->shape;
     const SafeTensor *joined;
-    char name[80];
-    job->shape.nextn_in_layers = job->arch->nextn_in_layers;
-    snprintf(name, sizeof name, "model.layers.%lld.eh_proj.weight", (long long)job->shape.n_layer);
-    int status = hub_take(job->c, job->arch->nextn_in_layers ? name : "mtp.fc.weight", 2 * job->shape.n_embd,
-                          job->shape.n_embd, &joined, err);
-    job->shape.n_nextn = !status && joined ? 1 : 0;
+    int status;
+    s->nextn_in_layers = job->arch->nextn_in_layers;
+    do {
+        char name[80];
+        snprintf(name, sizeof name, "model.layers.%lld.eh_proj.weight", (long long)(s->n_layer + s->n_nextn));
+        status = hub_take(job->c, s->nextn_in_layers ? name : "mtp.fc.weight", 2 * s->n_embd, s->n_embd, &joined, err);
+        s->n_nextn += !status && joined;
+    } while (!status && joined && s->nextn_in_layers);
     return status;
 }
 

@@ -161,7 +161,7 @@ typedef struct ConvertArch {
     bool (*has)(const ConvertShape *s, const ConvertTensor *t, int64_t layer);
     bool has_window;      /* `keys` writes the sliding window */
     bool has_mtp;         /* files may have a layer for multi-token prediction */
-    bool nextn_in_layers; /* files may have that layer as one more of the model's layers */
+    bool nextn_in_layers; /* files may have such layers as further ones of the model's layers */
     bool has_text_part;   /* "text_config" of config.json may hold the model, with names in [model.]language_model */
     bool adds_1_to_norms; /* the weight of a norm is 1 plus the published number */
     ConvertUsual usual;

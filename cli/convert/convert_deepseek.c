@@ -5,8 +5,8 @@
  * values. A GGUF file stores them as two tensors: attn_v_b as published, and attn_k_b transposed, because it is applied
  * to the query (LatentSpec in model.h). Rotated components are published as neighbours, and stay neighbours.
  *
- * Multi-token prediction. That layer is published as one more of model.layers, with eh_proj, enorm, hnorm, shared_head,
- * and perhaps an embedding and a head of its own. It is converted if eh_proj is there, whatever
+ * Multi-token prediction. Such layers are published as further ones of model.layers, with eh_proj, enorm, hnorm,
+ * shared_head, and perhaps an embedding and a head of their own. They are converted as far as eh_proj is there, whatever
  * num_nextn_predict_layers is.
  *
  * Routing. topk_method "greedy" has no groups of experts; "group_limited_greedy" (V2) compares the greatest probability

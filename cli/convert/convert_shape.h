@@ -16,7 +16,7 @@ typedef struct ConvertShape {
     bool has_head_dim;                                         /* config.json has head_dim */
     /* Models with recurrent layers; 0: there are none. */
     int64_t n_key_heads, n_value_heads, delta_dim, n_conv, attention_interval;
-    int64_t n_nextn; /* layers for multi-token prediction: 0 or 1 */
+    int64_t n_nextn; /* layers for multi-token prediction */
     int64_t n_state; /* Mamba-2; its groups are n_key_heads, its heads n_value_heads */
     /* Latent attention (kv_rank 0: the model has another kind); head_dim is the width of a cached row. */
     int64_t kv_rank, q_rank, plain_dim, value_dim;
@@ -24,7 +24,7 @@ typedef struct ConvertShape {
     int64_t n_groups, n_groups_used; /* groups of experts; 0: none */
     int64_t expert_interval;         /* one layer in this many has experts; 0: all have */
     bool has_sigmoid_router;
-    bool nextn_in_layers; /* the layer for multi-token prediction is published as one more layer of the model */
+    bool nextn_in_layers; /* layers for multi-token prediction are published as further layers of the model */
     bool recurrent[CONVERT_MAX_LAYER + 1]; /* whether layer i is recurrent */
     bool lists_kv_heads; /* the GGUF file has a number of key-value heads for each layer, 0 for recurrent ones */
     double eps, rope_base;

@@ -109,12 +109,13 @@ static void layers_of_deepseek_and_glm_are_as_requested(void **state) {
     (void)state;
     uint32_t v;
     Gguf *g = made(
-        "--arch deepseek2 --layers 2 --dim 64 --heads 4 --head-dim 24 --rope-dim 8 --kv-rank 32 --q-rank 16 --mtp 1 "
+        "--arch deepseek2 --layers 2 --dim 64 --heads 4 --head-dim 24 --rope-dim 8 --kv-rank 32 --q-rank 16 --mtp 2 "
         "--experts 4 --expert-ffn 32 --sigmoid-router --type F16");
-    assert_true(gguf_get_u32(g, "deepseek2.nextn_predict_layers", &v) && v == 1);
+    assert_true(gguf_get_u32(g, "deepseek2.nextn_predict_layers", &v) && v == 2);
     assert_tensor(g, "blk.2.attn_kv_a_mqa.weight", TYPE_F16, 64, 40);
     assert_tensor(g, "blk.2.nextn.eh_proj.weight", TYPE_F16, 128, 64);
     assert_tensor(g, "blk.2.exp_probs_b.bias", TYPE_F32, 4, 1);
+    assert_tensor(g, "blk.3.nextn.eh_proj.weight", TYPE_F16, 128, 64);
     assert_null(gguf_find_tensor(g, "blk.2.ffn_gate.weight"));
     gguf_close(g);
     g = made("--arch glm4moe --layers 2 --dim 64 --heads 4 --head-dim 32 --kv-heads 2 --mtp 1 --experts 4 --expert-ffn "

@@ -166,6 +166,40 @@ static void steps_lead_where_prompts_lead(void **state) {
     close_target(target);
 }
 
+/* A proposal runs the last entries again. What it left of the proposals before has no effect on it. */
+static void proposals_leave_no_trace(void **state) {
+    (void)state;
+    enum { N = 26, N_BEFORE = 3 };
+    int32_t text[N];
+    const float *hidden[N];
+    static Tree tree, stepped, whole;
+    fr_error err;
+    Weights *target = open_target(&models[1]);
+    LearnedReader reader;
+    learned_rig_open_reader(&reader, target);
+    Drafter *d = learned_rig_open_drafter(&reader, "mtp:depth=4,top=3", 2);
+    rig_tokens(61, V, text, N);
+    learned_rig_feed(&reader, d, 0, text, N, 100);
+    for (int32_t i = 0; i < N - 1; i++) hidden[i] = executor_hidden(reader.executor, i);
+    if (d->class->begin(d, 1, text, N_BEFORE, &err) || d->class->observe_prompt(d, 1, 0, hidden, N_BEFORE - 1, &err))
+        fail_msg("%s", err.message);
+    for (int32_t i = N_BEFORE; i < N; i++) {
+        const VerifyResult verdict = {.next_token = text[i]};
+        const VerifiedTree step = {.tree = &tree, .hidden = hidden + i - 1, .verdict = &verdict};
+        rig_propose(d, 1, text[i - 1], 20, V, &stepped);
+        tree_reset(&tree, text[i - 1]);
+        if (d->class->observe_tree(d, 1, &step, &err) || d->class->observe(d, 1, text + i, 1, &err))
+            fail_msg("%s", err.message);
+    }
+    rig_propose(d, 1, text[N - 1], 20, V, &stepped);
+    rig_propose(d, 0, text[N - 1], 20, V, &whole);
+    assert_true(whole.n > 5);
+    rig_assert_same_tree(&whole, &stepped, "after proposals");
+    drafter_close(d);
+    learned_rig_close_reader(&reader);
+    close_target(target);
+}
+
 /* Proposes for a text that takes over n tokens from sequence 0 and reads the others. `hidden` is of the whole text. */
 static void propose_after_taking(Drafter *d, const int32_t *text, int32_t n_text, const float *const *hidden, int32_t n,
                                  Tree *out) {
@@ -325,13 +359,10 @@ static void the_text_is_the_plain_one(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(trees_are_those_of_the_plain_layers),
-        cmocka_unit_test(both_backends_draft_the_same),
-        cmocka_unit_test(steps_lead_where_prompts_lead),
-        cmocka_unit_test(texts_take_over_what_they_can_use),
-        cmocka_unit_test(requests_share_prefixes),
-        cmocka_unit_test(a_saved_prefix_keeps_all_layers),
-        cmocka_unit_test(the_text_is_the_plain_one),
+        cmocka_unit_test(trees_are_those_of_the_plain_layers), cmocka_unit_test(both_backends_draft_the_same),
+        cmocka_unit_test(steps_lead_where_prompts_lead),       cmocka_unit_test(proposals_leave_no_trace),
+        cmocka_unit_test(texts_take_over_what_they_can_use),   cmocka_unit_test(requests_share_prefixes),
+        cmocka_unit_test(a_saved_prefix_keeps_all_layers),     cmocka_unit_test(the_text_is_the_plain_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -262,7 +262,6 @@ void learned_rig_check_step(const Weights *target, const char *spec) {
     rig_tokens(3, n_vocab, text, N_BEFORE + 3);
     learned_rig_feed(&reader, d, 0, text, N_BEFORE, 5);
     static Tree tree, stepped, whole;
-    rig_propose(d, 0, text[N_BEFORE - 1], 20, n_vocab, &tree);
     tree_reset(&tree, text[N_BEFORE - 1]); /* the next two tokens of the text are nodes 2 and 3; node 1 is wrong */
     tree_add(&tree, 0, (text[N_BEFORE] + 1) % n_vocab, 0.5f, 0);
     tree_add(&tree, tree_add(&tree, 0, text[N_BEFORE], 0.5f, 0), text[N_BEFORE + 1], 0.5f, 0);

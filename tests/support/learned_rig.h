@@ -77,8 +77,8 @@ void learned_rig_search(const LearnedSearch *s, int32_t pending, Tree *out);
 /* Finds the k best tokens of a distribution, best first. */
 void learned_rig_best_tokens(const double *dist, int32_t n_vocab, int32_t k, int32_t *tokens);
 
-/* Checks that tokens committed by a step have the same effect as tokens of the prompt: after a proposal and an accepted
- * path, the drafter proposes the tree that it proposes when the whole text is the prompt. */
+/* Checks that tokens committed by a step have the same effect as tokens of the prompt: after an accepted path, the
+ * drafter proposes the tree that it proposes when the whole text is the prompt. */
 void learned_rig_check_step(const Weights *target, const char *spec);
 
 /* Checks that what a drafter with entries keeps of steps in which it was idle is what it keeps of a prompt whose
