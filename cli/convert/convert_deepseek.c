@@ -6,8 +6,8 @@
  * to the query (LatentSpec in model.h). Rotated components are published as neighbours, and stay neighbours.
  *
  * Multi-token prediction. Such layers are published as further ones of model.layers, with eh_proj, enorm, hnorm,
- * shared_head, and perhaps an embedding and a head of their own. They are converted as far as eh_proj is there, whatever
- * num_nextn_predict_layers is.
+ * shared_head, and perhaps an embedding and a head of their own. They are converted as far as eh_proj is there,
+ * whatever num_nextn_predict_layers is.
  *
  * Routing. topk_method "greedy" has no groups of experts; "group_limited_greedy" (V2) compares the greatest probability
  * of each group; "noaux_tc" (V3, GLM) compares the sums of the two greatest sigmoids, with a bias. With YaRN,
