@@ -315,6 +315,10 @@ void math_sin_cos(double x, double *sine, double *cosine) {
         *sine = *cosine = NAN;
         return;
     }
+    if (fabs(x) < 0x1p-28) { /* sin x = x - x^3/6 + ..., cos x = 1 - x^2/2 + ... */
+        *sine = x, *cosine = 1;
+        return;
+    }
     unsigned quadrant = 0;
     Pair r = fabs(x) < 0.5 ? (Pair){x, 0} : reduce_angle(x, &quadrant);
     Pair square = product(r.high, r.high);
