@@ -1,6 +1,6 @@
 /* test_math_functions.c - unit tests of base/math_functions.h: compares each function with the C library's in long
- * double, which has at least 11 bits more, near every kind of argument. test_golden_bits compares their bits with golden
- * ones.
+ * double, which has at least 11 bits more, near every kind of argument. test_golden_bits compares their bits with
+ * golden ones.
  *
  *     build/release/tests/test_math_functions all      every float as an argument: half an hour of one processor
  */
