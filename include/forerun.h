@@ -367,8 +367,8 @@ FR_API int fr_engine_save_prefix(fr_engine *engine, const int32_t *tokens, int64
 /* Puts a saved prefix [n_bytes] into the cache, where it may replace the least recently used ones. *tokens [*n_tokens]
  * are its tokens, as fr_engine_get_prefix gives them; both pointers may be NULL. What a drafter kept is restored if a
  * draft with the same spec and the same weights is open. The bytes are checked before anything changes: FR_ERR_FORMAT:
- * they are damaged. FR_ERR_MISMATCH: they belong to another model, KV type, page size, precision of activations,
- * version of the library, or C library. FR_ERR_CONTEXT: they have more tokens than n_ctx. FR_ERR_MEMORY: running
+ * they are damaged. FR_ERR_MISMATCH: they belong to another model, KV type, page size, precision of activations, or
+ * version of the library. FR_ERR_CONTEXT: they have more tokens than n_ctx. FR_ERR_MEMORY: running
  * requests need the pages. A checksum finds damage, not intent: bytes from a source that is not trusted can change
  * answers that begin with the prefix. */
 FR_API int fr_engine_restore_prefix(fr_engine *engine, const void *data, size_t n_bytes, const int32_t **tokens,

@@ -7,8 +7,8 @@
  *     train <- cli <- server
  *
  * Only src/compute/cpu includes kernel headers, so that nothing bypasses a backend. The test also checks that the
- * library needs no library but its own three, that file names are unique, that no file is too long, and that the shared
- * library exports nothing but fr_*. */
+ * library needs no library but its own three, that file names are unique, that no file is too long, that the shared
+ * library exports nothing but fr_*, and that nothing calls those functions of the C library that round as they like. */
 #include "testing.h"
 
 #include <ftw.h>
@@ -316,18 +316,18 @@ static bool is_public(const char *symbol) {
            strcmp(symbol, "_fini") == 0;
 }
 
-/* Runs "COMMAND build/<mode>/libforerun.so" and returns its output; skips the test if that is impossible. */
-static FILE *ask_about_library(const char *tool, const char *options) {
-    char self[4096] = "", library[4200], command[4400];
+/* Runs "TOOL OPTIONS build/<mode>/BUILT" and returns its output; skips the test if that is impossible. */
+static FILE *ask_about(const char *built, const char *tool, const char *options) {
+    char self[4096] = "", path[4200], command[4400];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     assert_true(n > 0);
-    snprintf(library, sizeof library, "%s/libforerun.so", dirname(dirname(self))); /* build/<mode>/tests/test_layers */
+    snprintf(path, sizeof path, "%s/%s", dirname(dirname(self)), built); /* build/<mode>/tests/test_layers */
     snprintf(command, sizeof command, "command -v %s >/dev/null 2>&1", tool);
-    if (access(library, R_OK) != 0 || system(command) != 0) {
-        print_message("skipped: no %s, or %s is not built\n", tool, library);
+    if (access(path, R_OK) != 0 || system(command) != 0) {
+        print_message("skipped: no %s, or %s is not built\n", tool, path);
         skip();
     }
-    snprintf(command, sizeof command, "%s %s '%s'", tool, options, library);
+    snprintf(command, sizeof command, "%s %s '%s'", tool, options, path);
     FILE *output = popen(command, "r");
     assert_non_null(output);
     return output;
@@ -336,7 +336,7 @@ static FILE *ask_about_library(const char *tool, const char *options) {
 static void the_library_shows_nothing_but_fr_names(void **state) {
     (void)state;
     char line[1024], symbol[1000];
-    FILE *nm = ask_about_library("nm", "-D --defined-only");
+    FILE *nm = ask_about("libforerun.so", "nm", "-D --defined-only");
     int n_others = 0;
     while (fgets(line, sizeof line, nm))
         if (sscanf(line, "%*s %*c %999s", symbol) == 1 && !is_public(symbol))
@@ -359,7 +359,7 @@ static bool is_own_library(const char *name) {
 static void the_library_is_linked_with_no_fourth_library(void **state) {
     (void)state;
     char line[1024], name[1000];
-    FILE *objdump = ask_about_library("objdump", "-p");
+    FILE *objdump = ask_about("libforerun.so", "objdump", "-p");
     int n_needed = 0, n_others = 0;
     while (fgets(line, sizeof line, objdump))
         if (sscanf(line, " NEEDED %999s", name) == 1 && ++n_needed && !is_own_library(name))
@@ -368,6 +368,38 @@ static void the_library_is_linked_with_no_fourth_library(void **state) {
     assert_true(n_needed > 2);
     assert_int_equal(n_others, 0);
     assert_false(is_own_library("libjansson.so.4"));
+}
+
+/* Whether the result of a function of the C library may depend on the library: those that only round or take apart may
+ * not, and neither may sqrt and fma. */
+static bool is_rounded_freely(const char *symbol) {
+    static const char *const names[] = {"exp",   "exp2", "exp10", "expm1", "log",    "log2",   "log10", "log1p",
+                                        "pow",   "cbrt", "hypot", "sin",   "cos",    "sincos", "tan",   "asin",
+                                        "acos",  "atan", "atan2", "sinh",  "cosh",   "tanh",   "asinh", "acosh",
+                                        "atanh", "erf",  "erfc",  "gamma", "lgamma", "tgamma"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        size_t n = strlen(names[i]);
+        if (strncmp(symbol, names[i], n) != 0) continue;
+        n += symbol[n] == 'f' || symbol[n] == 'l';
+        if (symbol[n] == '\0' || symbol[n] == '@') return true; /* exp@GLIBC_2.29 */
+    }
+    return false;
+}
+
+/* The program contains the library, and the code that trains and converts. */
+static void no_result_depends_on_the_c_library(void **state) {
+    (void)state;
+    char line[1024], symbol[1000];
+    FILE *nm = ask_about("forerun", "nm", "-D --undefined-only");
+    int n_symbols = 0, n_free = 0;
+    while (fgets(line, sizeof line, nm))
+        if (sscanf(line, " %*c %999s", symbol) == 1 && ++n_symbols && is_rounded_freely(symbol))
+            print_message("the program calls %s; base/math_functions.h has it\n", symbol), n_free++;
+    assert_int_equal(pclose(nm), 0);
+    assert_true(n_symbols > 100);
+    assert_int_equal(n_free, 0);
+    assert_true(is_rounded_freely("expf@GLIBC_2.27") && is_rounded_freely("log1p") &&
+                !is_rounded_freely("explicit_bzero"));
 }
 
 int main(void) {
@@ -380,6 +412,7 @@ int main(void) {
         cmocka_unit_test(no_declaration_is_broken_after_its_type),
         cmocka_unit_test(the_library_shows_nothing_but_fr_names),
         cmocka_unit_test(the_library_is_linked_with_no_fourth_library),
+        cmocka_unit_test(no_result_depends_on_the_c_library),
     };
     return cmocka_run_group_tests(tests, read_tree, free_tree);
 }

@@ -6,10 +6,10 @@
  *
  * The file is laid out as llama.cpp's converter writes DFlash, with the target's vocabulary. */
 #include "base/hash.h"
+#include "base/math_functions.h"
 #include "draft/learned/learned_files.h"
 #include "train/methods.h"
 
-#include <math.h>
 #include <stdio.h>
 
 enum { NOT_GIVEN = -1 };
@@ -68,7 +68,7 @@ static void set_block(int32_t block, bool from_anchor) {
     net.from_anchor = from_anchor;
     net.loss.n_steps = from_anchor ? block : block - 1;
     net.loss.step_weights = step_weights;
-    for (int32_t i = 0; i < TRAIN_MAX_STEPS; i++) step_weights[i] = exp(-i / decay);
+    for (int32_t i = 0; i < TRAIN_MAX_STEPS; i++) step_weights[i] = math_exp(-i / decay);
 }
 
 static void set_layers(const Hparams *h, int32_t n_layer, int32_t n_ff) {

@@ -1,5 +1,6 @@
 /* gradients.c - runs the sequences of a batch on the threads, and adds their gradients: each thread sums a range of the
  * weights over all runs in the same order, so the bits do not depend on timing. */
+#include "base/math_functions.h"
 #include "base/rng.h"
 #include "train/drafter_trainer.h"
 
@@ -77,10 +78,12 @@ static void four_normals(uint64_t seed, uint64_t tensor, uint32_t block, double 
     uint32_t words[4];
     rng_words(seed, RNG_INIT, tensor, block, words);
     for (int i = 0; i < 4; i += 2) {
-        double radius = sqrt(-2 * log(((double)words[i] + 0.5) * 0x1p-32));
+        double radius = sqrt(-2 * math_log(((double)words[i] + 0.5) * 0x1p-32));
         double angle = 2 * M_PI * ((double)words[i + 1] + 0.5) * 0x1p-32;
-        out[i] = radius * cos(angle);
-        out[i + 1] = radius * sin(angle);
+        double sine, cosine;
+        math_sin_cos(angle, &sine, &cosine);
+        out[i] = radius * cosine;
+        out[i + 1] = radius * sine;
     }
 }
 

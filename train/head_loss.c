@@ -12,6 +12,7 @@
  * Test: test_train_drafters.c and test_train_heads.c, in double against finite differences, with every network. */
 #include "train/nets.h"
 
+#include "base/math_functions.h"
 #include "draft/learned/learned.h"
 #include "train/ops.h"
 
@@ -62,9 +63,9 @@ static real take_own(const HeadLoss *h, real *out, const real *p) {
         if (h->options.own_of[i] >= 0) out[h->options.own_of[i]] = p[i];
     for (int64_t i = 0; i < h->D; i++) {
         sum += out[i];
-        if (out[i] > 0) mean += out[i] * log(out[i]);
+        if (out[i] > 0) mean += out[i] * (real)math_log((double)out[i]);
     }
-    return sum > 0 ? mean - sum * log(sum) : 0;
+    return sum > 0 ? mean - sum * (real)math_log((double)sum) : 0;
 }
 
 /* Computes the target's distributions at the current positions. */
@@ -112,8 +113,8 @@ static real find_margin(const real *logits, int64_t n) {
     real others = 0;
     for (int64_t i = 0; i < n; i++) others += real_exp((logits[i] - max) * scale);
     others -= 1;
-    real least = (real)exp(-HEAD_LOSS_MAX_MARGIN);
-    return -(real)log(others > least ? others : least);
+    real least = (real)math_exp(-HEAD_LOSS_MAX_MARGIN);
+    return -(real)math_log(others > least ? others : least);
 }
 
 static void count_correct(HeadLoss *h, int32_t step, int32_t n, int32_t skipped, TrainSums *sums) {

@@ -6,6 +6,8 @@
  * lm_head.weight [D][H], d2t [D] and t2d [V]: the drafter's token i is the target's token i + d2t[i]. */
 #include "train/import.h"
 
+#include "base/math_functions.h"
+
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -71,7 +73,7 @@ static int add_llama3_factors(Import *x, const json_t *scaling, double base, int
     if (!(factor >= 1 && low > 0 && high > low && n_ctx >= 1)) return import_refuse_config(x, "rope_scaling", err);
     int status = import_add_floats(x, name, head_dim / 2, &factors, err);
     for (int64_t i = 0; i < head_dim / 2 && !status; i++) {
-        double turns = n_ctx * pow(base, -2.0 * (double)i / (double)head_dim) / (2 * M_PI);
+        double turns = n_ctx * math_pow(base, -2.0 * (double)i / (double)head_dim) / (2 * M_PI);
         double fast = fmin(1, fmax(0, (turns - low) / (high - low)));
         factors[i] = (float)(1 / ((1 - fast) / factor + fast));
     }

@@ -9,6 +9,7 @@
 #ifndef TRAIN_OPS_H
 #define TRAIN_OPS_H
 
+#include "base/math_functions.h"
 #include "base/mem.h"
 #include "gguf/gguf_write.h"
 #include "gguf/tensor_type.h"
@@ -35,7 +36,7 @@
 
 #ifdef TRAIN_DOUBLE
 typedef double real;
-REAL_INLINE double real_exp(double x) { return exp(x); }
+REAL_INLINE double real_exp(double x) { return math_exp(x); }
 #else
 typedef float real;
 
@@ -126,7 +127,7 @@ REAL_INLINE real real_softmax(real *p, const real *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) p[i] = real_exp(x[i] - max);
     real sum = real_sum(p, n), inverse = 1 / sum;
     for (int64_t i = 0; i < n; i++) p[i] *= inverse;
-    return max + log(sum);
+    return max + (real)math_log((double)sum);
 }
 
 /* ---- operations -------------------------------------------------------------------------------------- */

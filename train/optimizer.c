@@ -1,5 +1,6 @@
 /* optimizer.c - the learning rate, AdamW and Muon. The learning rate is computed as a function of nothing but the
  * training step, so that a resumed run needs no state for it. */
+#include "base/math_functions.h"
 #include "base/threads.h"
 #include "base/mem.h"
 #include "train/optimizer.h"
@@ -13,7 +14,9 @@ double schedule_rate(const Schedule *s, int64_t step) {
     int64_t begin = s->n_warm_up + s->n_hold;
     if (step < begin) return s->peak;
     double p = step < s->n_steps ? (double)(step - begin) / (double)(s->n_steps - begin) : 1;
-    double left = s->decay == SCHEDULE_LINEAR ? 1 - p : 0.5 * (1 + cos(M_PI * p));
+    double sine, cosine;
+    math_sin_cos(M_PI * p, &sine, &cosine);
+    double left = s->decay == SCHEDULE_LINEAR ? 1 - p : 0.5 * (1 + cosine);
     return s->peak * (s->final + (1 - s->final) * left);
 }
 
@@ -120,8 +123,8 @@ void adamw_step(AdamW *a, Trainer *t, double rate, double scale) {
                  .beta2 = (float)o->beta2,
                  .eps = (float)o->eps,
                  .scale = (float)scale};
-    step.rate1 = (float)(rate / (1 - pow(o->beta1, s)));
-    step.square1 = (float)(1 / (1 - pow(o->beta2, s)));
+    step.rate1 = (float)(rate / (1 - math_pow(o->beta1, s)));
+    step.square1 = (float)(1 / (1 - math_pow(o->beta2, s)));
     step.keep = (float)(1 - rate * o->weight_decay);
     work_on_all(t, a->n_threads, step_slice, &step);
 }

@@ -5,6 +5,7 @@
  * with f from unroll_layer.c and, if their ranks are not 0, info and gate from token_info_net.c. The info at a position
  * is the same for all steps that predict there, so it is computed once, and its gradient is the sum over them. With
  * info_skips_first the first step has neither info nor gate. Test: test_train_drafters.c, with both networks. */
+#include "base/math_functions.h"
 #include "base/mem.h"
 #include "draft/learned/learned_files.h"
 #include "train/nets.h"
@@ -43,10 +44,10 @@ static void confidence_head_learn(const ConfidenceShape *s, const HeadLoss *h, i
         const real *row = f + (h->positions[i] - step) * (int64_t)s->C;
         double z = (double)(real_dot(w, row, s->C) + scalars[CONFIDENCE_BIAS] +
                             (1 + scalars[CONFIDENCE_SLOPE]) * h->margin[i]);
-        double loss = (z > 0 ? z : 0) + log1p(exp(-fabs(z))) - (h->is_right[i] ? z : 0);
+        double loss = (z > 0 ? z : 0) + math_log1p(math_exp(-fabs(z))) - (h->is_right[i] ? z : 0);
         sums->loss += share * loss;
         if (!dw) continue;
-        real dz = (real)(weight * share * (1 / (1 + exp(-z)) - h->is_right[i]));
+        real dz = (real)(weight * share * (1 / (1 + math_exp(-z)) - h->is_right[i]));
         for (int32_t k = 0; k < s->C; k++) dw[k] += dz * row[k];
         dw[s->C + CONFIDENCE_BIAS] += dz;
         dw[s->C + CONFIDENCE_SLOPE] += dz * h->margin[i];

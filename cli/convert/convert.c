@@ -7,13 +7,13 @@
 #include "cli/convert/convert.h"
 
 #include "base/files.h"
+#include "base/math_functions.h"
 #include "base/mem.h"
 #include "cli/convert/convert_arch.h"
 #include "cli/convert/convert_vocab.h"
 #include "gguf/tensor_type.h"
 #include "base/error.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -86,7 +86,7 @@ static void read_row(const Item *t, int64_t o, float *row) {
         for (int64_t i = 0; i < t->n_in; i++)
             blocks_dequantize(from->type, data + (size_t)convert_place(s, &places, i) * each, 1, row + i);
     for (int64_t i = 0; i < t->n_in && t->shift != 0; i++) row[i] += t->shift;
-    for (int64_t i = 0; i < t->n_in && convert_form_is_decay(t->form); i++) row[i] = (float)-exp((double)row[i]);
+    for (int64_t i = 0; i < t->n_in && convert_form_is_decay(t->form); i++) row[i] = (float)-math_exp((double)row[i]);
 }
 
 static void refuse(const Item *t, int64_t o, const char *why) {

@@ -9,6 +9,7 @@
 #include "cli/convert/convert_shape.h"
 
 #include "base/error.h"
+#include "base/math_functions.h"
 #include "model/tensor_table.h"
 
 #include <math.h>
@@ -176,7 +177,7 @@ static double long_rope_magnitude(const ConvertShape *s) {
     const json_t *given = json_object_get(s->scaling, "attention_factor");
     double longer = (double)s->n_ctx / (double)s->n_ctx_orig;
     if (json_is_number(given)) return json_number_value(given);
-    return longer > 1 ? sqrt(1 + log(longer) / log((double)s->n_ctx_orig)) : 1;
+    return longer > 1 ? sqrt(1 + math_log(longer) / math_log((double)s->n_ctx_orig)) : 1;
 }
 
 static double scaling_value(const ConvertShape *s, const char *key, double fallback) {
@@ -192,7 +193,7 @@ static bool llama3_factors(const ConvertShape *s, float *out) {
     double low = scaling_value(s, "low_freq_factor", 1), high = scaling_value(s, "high_freq_factor", 4),
            n_ctx = scaling_value(s, "original_max_position_embeddings", 8192);
     for (int64_t i = 0; i < s->head_dim / 2; i++) {
-        double wave = 2 * M_PI * pow(s->rope_base, 2 * (double)i / (double)s->head_dim), turns = n_ctx / wave;
+        double wave = 2 * M_PI * math_pow(s->rope_base, 2 * (double)i / (double)s->head_dim), turns = n_ctx / wave;
         double part = (turns - low) / (high - low);
         if (turns > high || !(high > low)) out[i] = 1;
         else if (turns < low) out[i] = (float)s->scaling_factor;

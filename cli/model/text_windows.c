@@ -7,6 +7,7 @@
  *     KL(base || model) = sum over tokens of p_base (ln p_base - ln p_model)
  *
  * All numbers are double, because KL is a small difference of large numbers. */
+#include "base/math_functions.h"
 #include "base/mem.h"
 #include "cli/cli.h"
 #include "cli/model/text_windows.h"
@@ -105,8 +106,8 @@ static double log_sum(const float *logits, int32_t n, int32_t *best) {
     *best = 0;
     for (int32_t i = 1; i < n; i++)
         if (logits[i] > logits[*best]) *best = i;
-    for (int32_t i = 0; i < n; i++) sum += exp((double)logits[i] - (double)logits[*best]);
-    return (double)logits[*best] + log(sum);
+    for (int32_t i = 0; i < n; i++) sum += math_exp((double)logits[i] - (double)logits[*best]);
+    return (double)logits[*best] + math_log(sum);
 }
 
 static double divergence(const float *base, double base_log_sum, const float *logits, double logits_log_sum,
@@ -114,7 +115,7 @@ static double divergence(const float *base, double base_log_sum, const float *lo
     double kl = 0;
     for (int32_t i = 0; i < n; i++) {
         double lp = (double)base[i] - base_log_sum;
-        kl += exp(lp) * (lp - ((double)logits[i] - logits_log_sum));
+        kl += math_exp(lp) * (lp - ((double)logits[i] - logits_log_sum));
     }
     return kl > 0 ? kl : 0; /* a negative value is a rounding error */
 }
@@ -138,7 +139,7 @@ int prediction_score_add(PredictionScore *s, const float *logits, const float *b
     return FR_OK;
 }
 
-double prediction_score_perplexity(const PredictionScore *s) { return exp(mean_of(s->nll, s->n)); }
+double prediction_score_perplexity(const PredictionScore *s) { return math_exp(mean_of(s->nll, s->n)); }
 
 static int by_size(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -150,8 +151,8 @@ static void print_with_error(const char *what, double value, double error) {
 }
 
 void prediction_score_print(PredictionScore *s, int64_t n_windows, int32_t n_ctx) {
-    double perplexity = prediction_score_perplexity(s), base = exp(mean_of(s->base_nll, s->n));
-    double ratio = exp(mean_of(s->nll_difference, s->n)), same = (double)s->n_same_top / (double)s->n;
+    double perplexity = prediction_score_perplexity(s), base = math_exp(mean_of(s->base_nll, s->n));
+    double ratio = math_exp(mean_of(s->nll_difference, s->n)), same = (double)s->n_same_top / (double)s->n;
     printf("%lld predictions in %lld windows of %d tokens\n", (long long)s->n, (long long)n_windows, n_ctx);
     print_with_error("perplexity", perplexity, perplexity * mean_error(s->nll, s->n));
     if (!s->kls) return;

@@ -1,4 +1,5 @@
 /* cost.c - measures T(n), the time of a forward of n rows, corrects it by every forward, and keeps it in a file. */
+#include "base/math_functions.h"
 #include "base/system.h"
 #include "base/hash.h"
 #include "base/files.h"
@@ -21,7 +22,7 @@ int cost_machine_speed(const Weights *w, int n_threads, MachineSpeed *out, fr_er
 
 /* Returns the bytes of experts that n_rows rows are expected to read. */
 static double expert_bytes(const CostWork *work, int32_t n_rows) {
-    return work->expert_bytes * (1 - pow(1 - work->expert_share, n_rows));
+    return work->expert_bytes * (1 - math_pow(1 - work->expert_share, n_rows));
 }
 
 double cost_limit_s(const CostWork *work, const MachineSpeed *speed, int32_t n_rows, int32_t n_context) {

@@ -10,6 +10,8 @@
  * and 15 us for each of 128,256 with k = 8; 3.3 and 12.5 us with k = 1. */
 #include "draft/feedback.h"
 
+#include "base/math_functions.h"
+
 #include <math.h>
 
 int feedback_require_target(const char *method, const DrafterEnv *env, fr_error *err) {
@@ -111,7 +113,7 @@ double tally_share(const Tally *t, double prior) {
 void coupled_chances(const GumbelRow *noise, const int32_t *tokens, const float *q, int32_t n, double *chance) {
     double sum = REST;
     for (int32_t i = 0; i < n; i++) {
-        chance[i] = (double)q[i] / -log1p(-gumbel_row_v(noise, tokens[i]));
+        chance[i] = (double)q[i] / -math_log1p(-gumbel_row_v(noise, tokens[i]));
         sum += chance[i];
     }
     for (int32_t i = 0; i < n; i++) chance[i] /= sum;

@@ -3,9 +3,9 @@
  * The bytes have everything on which later tokens and drafts depend: keys and values, recurrent states, marks
  * (compute/sequences.c), and what drafters keep for the same tokens (DrafterClass.save). So a request that begins with
  * these tokens continues as it would have continued in the process that saved them, bit for bit, and with the same
- * drafts. They are of use only for the same function of the tokens: the same weights, KV type, activations, version of
- * the library, and rounding of the C library. All of this is compared first, then the checksum, and then every number
- * is checked before anything in the engine changes.
+ * drafts. They are of use only for the same function of the tokens: the same weights, KV type, activations and version
+ * of the library. All of this is compared first, then the checksum, and then every number is checked before anything
+ * in the engine changes.
  *
  *     SavedHead
  *     tokens         [n_known] int32, of which the sequence holds the first n_tokens
@@ -26,7 +26,6 @@
 #include "engine/engine.h"
 #include "engine/request.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,8 +35,8 @@ static const char magic[8] = "FRPREFIX";
 typedef struct SavedHead {
     char magic[8];
     uint32_t order, version;
-    uint64_t n_bytes; /* of everything, the checksum included */
-    uint64_t fingerprint, numerics;
+    uint64_t n_bytes;              /* of everything, the checksum included */
+    uint64_t fingerprint, library; /* hashes of the model file and of the version of this library */
     char backend[NAME_BYTES], activations[NAME_BYTES];
     int32_t kv_type, n_drafts;
     int32_t n_tokens, n_known, n_prompt, padding;
@@ -50,22 +49,12 @@ typedef struct SavedDraft {
 
 /* ---- what the bytes are bound to --------------------------------------------------------------------- */
 
-/* Returns a hash of the library's version and of how the C library rounds (docs/ARCHITECTURE.md, "The numeric
- * contract"). */
-static uint64_t numerics(void) {
-    double values[5 * 32];
-    for (int i = 0; i < 32; i++) {
-        volatile double x = 0.1 + 0.73 * i;
-        values[5 * i] = exp(-x), values[5 * i + 1] = log(x), values[5 * i + 2] = pow(10000.0, -x / 32);
-        values[5 * i + 3] = sin(x), values[5 * i + 4] = cos(x);
-    }
-    return hash64(values, sizeof values, hash64(FORERUN_VERSION, sizeof FORERUN_VERSION, 0));
-}
-
 static int fill_head(fr_engine *e, SavedHead *head, fr_error *err) {
     const Weights *w = e->model->weights;
-    *head =
-        (SavedHead){.order = ORDER, .version = VERSION, .numerics = numerics(), .kv_type = (int32_t)e->options.kv_type};
+    *head = (SavedHead){.order = ORDER,
+                        .version = VERSION,
+                        .library = hash64(FORERUN_VERSION, sizeof FORERUN_VERSION, 0),
+                        .kv_type = (int32_t)e->options.kv_type};
     memcpy(head->magic, magic, sizeof magic);
     strncpy(head->backend, w->backend->name, NAME_BYTES - 1);
     strncpy(head->activations, weights_activations(w), NAME_BYTES - 1);
@@ -99,9 +88,8 @@ static int check_head(const SavedHead *head, const SavedHead *own, fr_error *err
         memcmp(head->activations, own->activations, NAME_BYTES) != 0)
         return error_set(err, FR_ERR_MISMATCH, "it was not saved with the backend %s and the activations %s",
                          own->backend, own->activations);
-    if (head->numerics != own->numerics)
-        return error_set(err, FR_ERR_MISMATCH,
-                         "it was saved by another version of forerun, or with a C library that rounds differently");
+    if (head->library != own->library)
+        return error_set(err, FR_ERR_MISMATCH, "it was saved by another version of forerun");
     return FR_OK;
 }
 

@@ -23,6 +23,7 @@
  * experts. */
 #include "model/arch.h"
 
+#include "base/math_functions.h"
 #include "gguf/tensor_type.h"
 
 #include <math.h>
@@ -49,7 +50,7 @@ static void latent_keys(KeyReader *r, Hparams *h) {
 
 static void yarn_keys(KeyReader *r, Hparams *h) {
     double log_multiplier = key_float(r, "rope.scaling.yarn_log_multiplier", 0, 0, 10),
-           log_factor = log(h->rope.factor);
+           log_factor = math_log(h->rope.factor);
     if (h->rope.scaling != ROPE_SCALING_YARN || log_multiplier <= 0) return;
     double m = h->rope.factor > 1 ? 1 + log_multiplier * log_factor : 1;
     h->attn_scale = (float)((double)h->attn_scale * m * m);

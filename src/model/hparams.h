@@ -3,6 +3,7 @@
 #define MODEL_HPARAMS_H
 
 #include "base/error.h"
+#include "base/math_functions.h"
 #include "gguf/gguf.h"
 #include "gguf/tensor_type.h"
 
@@ -143,7 +144,7 @@ static inline int32_t temperature_step(const AttnTemperature *t, int32_t positio
 }
 /* Returns the factor by which the scores of a query are multiplied. */
 static inline double temperature_factor(const AttnTemperature *t, int32_t position) {
-    return 1 + (double)t->scale * log(temperature_step(t, position) + 1.0);
+    return 1 + (double)t->scale * math_log(temperature_step(t, position) + 1.0);
 }
 static inline int64_t hparams_q_dim(const Hparams *h) { return (int64_t)h->n_head * h->head_dim; }
 /* Returns the widest inner row of a feed-forward part. */

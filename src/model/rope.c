@@ -15,13 +15,14 @@
  */
 #include "model/rope.h"
 
+#include "base/math_functions.h"
 #include "base/mem.h"
 
 #include <math.h>
 
 /* Returns the pair index whose rotation completes `turns` turns over the original context. */
 static double pair_of_turns(const RopeParams *p, double turns) {
-    return p->n_rot * log(p->n_ctx_orig / (turns * 2 * M_PI)) / (2 * log(p->base));
+    return p->n_rot * math_log(p->n_ctx_orig / (turns * 2 * M_PI)) / (2 * math_log(p->base));
 }
 
 static double yarn_share_of_fast(const RopeParams *p, int32_t i) {
@@ -39,7 +40,7 @@ int rope_init(Rope *rope, const RopeParams *params, const float *factors, fr_err
     rope->freqs = mem_calloc((size_t)p->n_rot / 2, sizeof *rope->freqs);
     if (!rope->freqs) return error_memory(err, "rope frequencies", (size_t)p->n_rot / 2 * sizeof *rope->freqs);
     for (int32_t i = 0; i < p->n_rot / 2; i++) {
-        double freq = pow(p->base, -2.0 * i / p->n_rot);
+        double freq = math_pow(p->base, -2.0 * i / p->n_rot);
         if (factors) freq /= (double)factors[i];
         double slow = freq / p->factor;
         if (p->scaling == ROPE_SCALING_YARN) {
@@ -53,7 +54,7 @@ int rope_init(Rope *rope, const RopeParams *params, const float *factors, fr_err
     return FR_OK;
 }
 
-double rope_yarn_magnitude(double factor, double m) { return factor > 1 ? 1 + 0.1 * m * log(factor) : 1; }
+double rope_yarn_magnitude(double factor, double m) { return factor > 1 ? 1 + 0.1 * m * math_log(factor) : 1; }
 
 void rope_free(Rope *rope) {
     mem_free(rope->freqs);
@@ -62,8 +63,9 @@ void rope_free(Rope *rope) {
 
 void rope_angles(const Rope *rope, int32_t position, float *cos_sin) {
     for (int32_t i = 0; i < rope->params.n_rot / 2; i++) {
-        double angle = position * rope->freqs[i];
-        cos_sin[2 * i] = (float)(cos(angle) * rope->magnitude);
-        cos_sin[2 * i + 1] = (float)(sin(angle) * rope->magnitude);
+        double sine, cosine;
+        math_sin_cos(position * rope->freqs[i], &sine, &cosine);
+        cos_sin[2 * i] = (float)(cosine * rope->magnitude);
+        cos_sin[2 * i + 1] = (float)(sine * rope->magnitude);
     }
 }

@@ -21,10 +21,12 @@
  * all paths. */
 #include "tree/tree_shapes.h"
 
+#include "base/math_functions.h"
+
 #include <math.h>
 
 void static_tree_prior(double *chance, int32_t n_levels, int32_t n_ranks) {
-    for (int32_t i = 0; i < n_levels * n_ranks; i++) chance[i] = 0.6 * pow(0.4, i % n_ranks);
+    for (int32_t i = 0; i < n_levels * n_ranks; i++) chance[i] = 0.6 * math_pow(0.4, i % n_ranks);
 }
 
 void static_tree_build(StaticTree *t, const double *chance, int32_t n_levels, int32_t n_ranks, int32_t max_parents) {
@@ -37,7 +39,7 @@ void static_tree_build(StaticTree *t, const double *chance, int32_t n_levels, in
             const StaticNode *node = &t->nodes[i];
             if (node->depth == n_levels || next_rank[i] == n_ranks) continue;
             if (next_rank[i] == 0 && n_parents[node->depth] == max_parents) continue;
-            double sum = node->log_chance + log(chance[node->depth * n_ranks + next_rank[i]]);
+            double sum = node->log_chance + math_log(chance[node->depth * n_ranks + next_rank[i]]);
             if (sum > best_log_chance) best = i, best_log_chance = sum;
         }
         if (best < 0) return;

@@ -25,10 +25,12 @@
 #include "verify/gumbel.h"
 
 #include "base/error.h"
+#include "base/math_functions.h"
 #include "base/mem.h"
 
 #include <float.h>
 #include <stdlib.h>
+#include <math.h>
 #include <string.h>
 
 static uint64_t join(uint32_t high, uint32_t low) { return (uint64_t)high << 32 | low; }
@@ -43,7 +45,7 @@ void gumbel_row_begin(GumbelRow *g, uint64_t seed, RngStream stream, uint64_t po
         uint32_t w[4];
         rng_words(seed, (RngStream)((int)stream + RNG_RARE), position, (uint32_t)g->n_rare, w);
         double u = ((double)(join(w[0], w[1]) >> 11) + 0.5) * 0x1p-53;
-        id += 1 + floor(log(u) / log1p(-GUMBEL_RARE));
+        id += 1 + floor(math_log(u) / math_log1p(-GUMBEL_RARE));
         if (id >= n_vocab) break;
         g->rare_id[g->n_rare] = (int32_t)id;
         g->rare_v[g->n_rare++] = GUMBEL_RARE * ((double)join(w[2], w[3]) + 0.5) * 0x1p-64;
@@ -209,7 +211,7 @@ static int by_value(const void *a, const void *b) {
 static void keep_best(Race *r) {
     for (int32_t i = 0; i < r->n; i++) {
         Candidate *c = &r->list[i];
-        c->value = log((double)c->q) + (r->silent ? 0 : gumbel_of(c->v));
+        c->value = math_log((double)c->q) + (r->silent ? 0 : gumbel_of(c->v));
     }
     qsort(r->list, (size_t)r->n, sizeof *r->list, by_value);
     if (r->n > r->k) r->n = r->k;
@@ -228,7 +230,7 @@ static void insert(Race *r, Candidate c) {
 /* Lets a token take part in a draw with noise v. An infinite q has time 0 and takes part even at a bar of 0. */
 static void consider(Race *r, float q, int32_t token, double v) {
     if (!(q > 0) || v > (double)q * r->bar) return;
-    double time = -log1p(-v) / (double)q;
+    double time = -math_log1p(-v) / (double)q;
     if (!(time > r->bar)) insert(r, (Candidate){.time = time, .v = v, .q = q, .token = token});
 }
 
@@ -339,8 +341,8 @@ static void draw_row(Race *r, DrawCache *c, const float *q, const DrawNoise *noi
 }
 
 static double truncate_below(double u, double y, double max) {
-    double v = u - y + log1p(-exp(y - max));
-    return u - (v > 0 ? v : 0) - log1p(exp(-fabs(v)));
+    double v = u - y + math_log1p(-math_exp(y - max));
+    return u - (v > 0 ? v : 0) - math_log1p(math_exp(-fabs(v)));
 }
 
 int32_t draw_children(DrawCache *c, const float *q, const DrawParent *parent, int32_t i_parent, int32_t k,
@@ -352,7 +354,7 @@ int32_t draw_children(DrawCache *c, const float *q, const DrawParent *parent, in
     double max = r.n ? parent->log_q + r.list[0].value : 0;
     for (int32_t i = 0; i < r.n; i++) {
         const Candidate *best = &r.list[i];
-        double log_q = log((double)best->q), y = parent->log_q + best->value;
+        double log_q = math_log((double)best->q), y = parent->log_q + best->value;
         out[i] = (DrawChild){.parent = i_parent,
                              .token = best->token,
                              .q = best->q,

@@ -7,9 +7,9 @@
 #ifndef SAMPLING_GUMBEL_H
 #define SAMPLING_GUMBEL_H
 
+#include "base/math_functions.h"
 #include "base/row_kernels.h"
 
-#include <math.h>
 #include <stdbool.h>
 
 #define GUMBEL_RARE 0x1p-16     /* the chance that the noise of a token is rare: v < GUMBEL_RARE */
@@ -37,7 +37,7 @@ int32_t gumbel_row_next_rare(const GumbelRow *g, int32_t token);
 static inline double gumbel_common_v(uint32_t word) {
     return GUMBEL_RARE + (1 - GUMBEL_RARE) * (((double)word + 0.5) * 0x1p-32);
 }
-static inline double gumbel_of(double v) { return -log(-log1p(-v)); }
+static inline double gumbel_of(double v) { return -math_log(-math_log1p(-v)); }
 /* Returns the noise of one token, for callers without a row. */
 double gumbel_noise(uint64_t seed, RngStream stream, uint64_t position, int32_t token);
 

@@ -22,6 +22,8 @@
  * for each accepted node with children. Proof: tests/verify/test_rule_typical.c, against all paths of the tree. */
 #include "verify/ratio.h"
 
+#include "base/math_functions.h"
+
 #include <math.h>
 
 static void set_path_context(const VerifyInput *in, int32_t node) {
@@ -39,8 +41,8 @@ static const double *dist_at(const VerifyInput *in, VerifyScratch *s, int32_t no
 static double threshold_of(const VerifyOptions *o, const double *p, int32_t n_vocab) {
     double epsilon = o->epsilon > 0 ? o->epsilon : 0.09, delta = o->delta > 0 ? o->delta : sqrt(epsilon), entropy = 0;
     for (int32_t i = 0; i < n_vocab; i++)
-        if (p[i] > 0) entropy -= p[i] * log(p[i]);
-    return fmin(epsilon, delta * exp(-entropy));
+        if (p[i] > 0) entropy -= p[i] * math_log(p[i]);
+    return fmin(epsilon, delta * math_exp(-entropy));
 }
 
 static int verify_typical(const VerifyInput *in, VerifyScratch *s, VerifyResult *out, fr_error *err) {
@@ -59,7 +61,7 @@ static int verify_typical(const VerifyInput *in, VerifyScratch *s, VerifyResult 
             if (t->nodes[i].parent != node) continue;
             if (!p) threshold = threshold_of(&in->options, p = dist_at(in, s, node), s->n_vocab);
             accepted[i] = p[t->nodes[i].token] > threshold;
-            if (accepted[i]) log_p[i] = log_p[node] + log(p[t->nodes[i].token]);
+            if (accepted[i]) log_p[i] = log_p[node] + math_log(p[t->nodes[i].token]);
         }
     }
     out->n_path = t->nodes[best].depth;

@@ -26,6 +26,7 @@
  * reference, draws against softmax by chi-square with a negative control, pruned against unpruned. */
 #include "verify/sampler.h"
 
+#include "base/math_functions.h"
 #include "base/mem.h"
 #include "verify/gumbel.h"
 
@@ -77,7 +78,7 @@ typedef struct Kept {
 
 /* Returns the unnormalised probability of a logit. */
 static double filter_weight(float logit, float max, float temperature) {
-    return (double)expf((float)(((double)logit - (double)max) / (double)temperature));
+    return math_exp(((double)logit - (double)max) / (double)temperature);
 }
 
 /* Returns whether one token is certain, whatever the noise. */
@@ -130,7 +131,8 @@ static int32_t select_top_k(const FilterScratch *s, const float *logits, int32_t
 static int32_t select_heavy(const FilterScratch *s, const float *logits, float max, const SamplingOptions *o,
                             double *mass) {
     *mass = s->rows->mass(logits, s->n_vocab, max, o->temperature);
-    double floor_logit = (double)max + (double)o->temperature * log(0.5 * (1 - (double)o->top_p) * *mass / s->n_vocab);
+    double floor_logit = (double)max +
+                         (double)o->temperature * math_log(0.5 * (1 - (double)o->top_p) * *mass / s->n_vocab);
     return s->rows->above(logits, s->n_vocab, (float)floor_logit, s->ids);
 }
 
@@ -176,7 +178,7 @@ static Ends find_ends(const int32_t *ids, int32_t n, const float *row, float max
                  slack = 1e-4;                /* a margin for rounding at the edges */
     double most = 0, at_least = 0, first = 1; /* first: weight at the upper edge of the bucket */
     for (int32_t b = 0; b < N_BUCKETS; b++) {
-        double next = exp(-width * (b + 1) / (double)temperature);
+        double next = math_exp(-width * (b + 1) / (double)temperature);
         most += counts[b] * first * (1 + slack);
         if (most < want) e.sure = b + 1, e.n_sure += counts[b];
         if (b + 1 < N_BUCKETS) at_least += counts[b] * next * (1 - slack);
@@ -253,7 +255,7 @@ static int32_t take_top_p(const FilterScratch *s, const float *row, float max, f
  * s->candidates. */
 static Kept filter_row(const FilterScratch *s, const SamplingOptions *o, const float *row, float max) {
     /* min_logit is -inf without min-p */
-    Kept kept = {.min_logit = (double)max + (double)o->temperature * log((double)o->min_p)};
+    Kept kept = {.min_logit = (double)max + (double)o->temperature * math_log((double)o->min_p)};
     bool by_k = o->top_k > 0 && o->top_k < s->n_vocab;
     if (!by_k && o->top_p >= 1) return kept;
     Candidate *c = s->candidates;
@@ -318,7 +320,7 @@ typedef struct Draw {
 static void draw_begin(Draw *d, const SamplingOptions *o, int32_t n_vocab, uint64_t position, float max,
                        int32_t max_id) {
     gumbel_row_begin(&d->noise, o->seed, RNG_TARGET, position, n_vocab);
-    for (int k = 0; k < N_TAIL; k++) d->tail[k] = exp(-k);
+    for (int k = 0; k < N_TAIL; k++) d->tail[k] = math_exp(-k);
     d->temperature = (double)o->temperature;
     d->max = (double)max;
     d->best_id = max_id;
@@ -573,7 +575,7 @@ LogSoftmax sampler_log_softmax(const Sampler *s, const float *logits) {
     int32_t max_id = s->rows->argmax(logits, s->n_vocab);
     if (max_id < 0) return (LogSoftmax){.max = NAN};
     if (isinf(logits[max_id])) return (LogSoftmax){.max = (double)logits[max_id]};
-    return (LogSoftmax){(double)logits[max_id], log(s->rows->exp_sum(logits, s->n_vocab, logits[max_id]))};
+    return (LogSoftmax){(double)logits[max_id], math_log(s->rows->exp_sum(logits, s->n_vocab, logits[max_id]))};
 }
 
 double log_softmax_of(const LogSoftmax *l, float logit) {

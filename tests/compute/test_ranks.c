@@ -36,14 +36,14 @@ typedef struct Group {
     Rank ranks[MOST_RANKS];
 } Group;
 
-/* The linker puts this in the place of log (Makefile): one rank gets other results than the C library has. */
-static int rank_of_other_logarithms = -1;
+/* The linker puts this in the place of cpu_linear (Makefile): one rank gets another last bit than the others. */
+static int rank_of_other_products = -1;
 static _Thread_local int rank_of_thread;
-double __real_log(double x);
-double __wrap_log(double x);
-double __wrap_log(double x) {
-    double y = __real_log(x);
-    return rank_of_thread == rank_of_other_logarithms ? nextafter(y, 2) : y;
+void __real_cpu_linear(Device *d, const Linear *l, LinearOp op, Slice x, int32_t n_rows, Slice y);
+void __wrap_cpu_linear(Device *d, const Linear *l, LinearOp op, Slice x, int32_t n_rows, Slice y);
+void __wrap_cpu_linear(Device *d, const Linear *l, LinearOp op, Slice x, int32_t n_rows, Slice y) {
+    __real_cpu_linear(d, l, op, x, n_rows, y);
+    if (rank_of_thread == rank_of_other_products) y.buffer->floats[y.first] = nextafterf(y.buffer->floats[y.first], 9);
 }
 
 static const char *packed_file; /* of packed weights, for all ranks; NULL: they pack the model's file */
@@ -345,11 +345,10 @@ static void another_arithmetic_is_refused_by_name(void **state) {
     (void)state;
     Gguf *gguf = rig_random_gguf(&small_models[0]);
     Group g;
-    rank_of_other_logarithms = 1;
+    rank_of_other_products = 1;
     assert_int_equal(group_open(&g, gguf, 3, -1), FR_ERR_MISMATCH);
-    assert_string_equal(g.ranks[0].err.message,
-                        "rank 1: products or functions of the C library have other results than on rank 0");
-    rank_of_other_logarithms = -1;
+    assert_string_equal(g.ranks[0].err.message, "rank 1: products have other results than on rank 0");
+    rank_of_other_products = -1;
     group_close(&g);
     gguf_close(gguf);
 }

@@ -1,6 +1,7 @@
 /* random_model.c - writes small models with random weights as GGUF files; the same description gives the same file. */
 #include "random_model.h"
 
+#include "base/math_functions.h"
 #include "base/mem.h"
 #include "base/rng.h"
 #include "gguf/tensor_type.h"
@@ -30,7 +31,9 @@ static void *keep(Maker *k, void *p) {
 static double gauss(uint64_t seed, uint32_t tensor, uint64_t i) {
     double u = rng_uniform(seed, RNG_TEST, ((uint64_t)tensor << 40) + i, 0);
     double v = rng_uniform(seed, RNG_TEST, ((uint64_t)tensor << 40) + i, 1);
-    return sqrt(-2 * log(u)) * cos(2 * M_PI * v);
+    double sine, cosine;
+    math_sin_cos(2 * M_PI * v, &sine, &cosine);
+    return sqrt(-2 * math_log(u)) * cosine;
 }
 
 static float *gaussians(Maker *k, int64_t n, double mean, double std) {

@@ -2,6 +2,7 @@
 #include "compute/cpu/cpu.h"
 
 #include "compute/cost.h"
+#include "base/math_functions.h"
 #include "base/system.h"
 #include "compute/cpu/kernels/kernels.h"
 
@@ -102,7 +103,7 @@ static void add_matrices(CostPart *p, const PackedMatrix *m, double n_read, doub
 /* Returns the share of the matrices in a slot that n_rows rows are expected to read. */
 static double n_expected(const CpuLayer *l, LayerMatrix m, int32_t n_rows) {
     double n = (double)layer_matrix_count(l->spec, m);
-    return n * (1 - pow(1 - n_of_row(l, m) / n, n_rows));
+    return n * (1 - math_pow(1 - n_of_row(l, m) / n, n_rows));
 }
 
 static CostPart describe_layers(const CpuWeights *w, int part, const MachineSpeed *speed, int32_t n_rows) {

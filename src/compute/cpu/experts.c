@@ -38,6 +38,7 @@
  * weights: with few experts chosen of many, eight rows read nearly eight times as much as one. Where trees lose
  * because of that, the cost model knows it (cpu_cost.c). Proof: tests/golden/test_reference.c. */
 #include "compute/cpu/cpu.h"
+#include "base/math_functions.h"
 #include "base/mem.h"
 
 #include <math.h>
@@ -51,7 +52,7 @@ static void router_tiles(const Op *op, int64_t begin, int64_t end, int i_thread)
     cpu_multiply(op->c, p->m, op->c->acts[p->m->act], op->n_rows, p->y, p->m->n_out, begin, end);
 }
 
-static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
+static double sigmoid(double x) { return 1 / (1 + math_exp(-x)); }
 
 /* Returns the index of the greatest value that is below `below`, or equal to it with an index above `after`; -1 if
  * there is none. */
@@ -75,14 +76,14 @@ typedef struct Router {
 static Router router_of(const LayerSpec *l, const float *logits, int32_t n) {
     Router r = {.l = l, .logits = logits, .n = n, .largest = -INFINITY};
     for (int32_t i = 0; i < n; i++) r.largest = fmax(r.largest, (double)logits[i]);
-    for (int32_t i = 0; i < n; i++) r.total += exp((double)logits[i] - r.largest);
+    for (int32_t i = 0; i < n; i++) r.total += math_exp((double)logits[i] - r.largest);
     return r;
 }
 
 /* Returns the probability of expert i; NaN if any logit is not finite. */
 static double probability(const Router *r, int32_t i) {
     if (r->l->router_gate == ROUTER_SIGMOID) return isfinite(r->total) ? sigmoid((double)r->logits[i]) : NAN;
-    return exp((double)r->logits[i] - r->largest) / r->total;
+    return math_exp((double)r->logits[i] - r->largest) / r->total;
 }
 
 static double score_of_group(const LayerSpec *l, const double *by, int32_t n) {

@@ -2,6 +2,8 @@
  * head. recurrent.c does what they share, and names the tests. */
 #include "compute/cpu/cpu.h"
 
+#include "base/math_functions.h"
+
 #include <math.h>
 
 /* ---- Gated DeltaNet ---------------------------------------------------------------------------------------------
@@ -48,9 +50,9 @@ static void delta_step(const CpuContext *c, const CpuLayer *l, int32_t h, const 
     if (out) c->kernels->rmsnorm(q, q, s->q_gain, n, eps);
     c->kernels->rmsnorm(k, k, s->k_gain, n, eps);
     double x = (double)gates[delta_alpha_place(spec, h)] + (double)spec->dt[h];
-    double softplus = x > 0 ? x + log1p(exp(-x)) : log1p(exp(x));
-    double decay = exp((double)spec->a[h] * softplus);
-    double beta = 1 / (1 + exp(-(double)gates[delta_beta_place(spec, h)]));
+    double softplus = x > 0 ? x + math_log1p(math_exp(-x)) : math_log1p(math_exp(x));
+    double decay = math_exp((double)spec->a[h] * softplus);
+    double beta = 1 / (1 + math_exp(-(double)gates[delta_beta_place(spec, h)]));
     c->kernels->delta_rule(from, to, n, k, v, (float)decay, (float)beta, out ? q : NULL, out);
 }
 
@@ -98,8 +100,8 @@ static void mamba_step(const CpuContext *c, const CpuLayer *l, int32_t h, const 
     mamba_convolve(c, l, w, n_values + group * n, n, b);
     if (out) mamba_convolve(c, l, w, n_values + (s->n_groups + group) * n, n, read);
     double dt = (double)gates[h] + (double)m->dt_bias[h];
-    double softplus = dt > 0 ? dt + log1p(exp(-dt)) : log1p(exp(dt));
-    float decay = (float)exp((double)m->a[h] * softplus), d = (float)softplus;
+    double softplus = dt > 0 ? dt + math_log1p(math_exp(-dt)) : math_log1p(math_exp(dt));
+    float decay = (float)math_exp((double)m->a[h] * softplus), d = (float)softplus;
     for (int64_t i = 0; i < dim; i++) scaled[i] = d * x[i];
     c->kernels->ssm_update(from, to, n, dim, b, scaled, decay, out ? read : NULL, out);
     for (int64_t i = 0; out && i < dim; i++) out[i] += m->skip[h] * x[i];

@@ -1,5 +1,5 @@
 /* ranks_compare.c - what ranks must have in common before they compute together: the version and the program, the model
- * file, the options, and the results of products and of the C library's functions.
+ * file, the options, and the results of products.
  *
  * The last is a test: each rank multiplies the same small matrices with its kernels and compares the bits with rank 0.
  * A processor or a library that computes otherwise would give other logits without any error. */
@@ -10,7 +10,6 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/auxv.h>
@@ -75,14 +74,6 @@ static int test_product(Device *d, const Weights *w, TensorType type, uint64_t *
     return status;
 }
 
-/* Adds the results of the functions of the C library that decide logits. */
-static void test_library(uint64_t *hash) {
-    for (uint32_t i = 1; i < 64; i++) {
-        double x = 40 * (double)number(i), all[] = {exp(x), log(fabs(x)), pow(fabs(x), 0.37), sin(x), cos(x)};
-        *hash = hash64(all, sizeof all, *hash);
-    }
-}
-
 static int test_arithmetic(const Weights *w, uint64_t *hash, fr_error *err) {
     static const TensorType types[] = {TYPE_F32, TYPE_F16, TYPE_BF16, TYPE_Q8_0, TYPE_Q4_K, TYPE_MXFP4};
     const DeviceOptions options = {.kernels = w->options.kernels, .n_threads = 1};
@@ -92,7 +83,6 @@ static int test_arithmetic(const Weights *w, uint64_t *hash, fr_error *err) {
     for (size_t i = 0; i < sizeof types / sizeof *types && !status; i++)
         status = test_product(d, w, types[i], hash, err);
     device_close(d);
-    test_library(hash);
     return status;
 }
 
@@ -108,7 +98,7 @@ static int compare(const Loaded *own, const Loaded *first, fr_error *err) {
                                                                  : "";
     if (what && !*what) return FR_OK;
     if (what) return error_set(err, FR_ERR_MISMATCH, "another %s than rank 0", what);
-    return error_set(err, FR_ERR_MISMATCH, "products or functions of the C library have other results than on rank 0");
+    return error_set(err, FR_ERR_MISMATCH, "products have other results than on rank 0");
 }
 
 int ranks_compare(Ranks *r, Weights *w, int status, uint64_t fingerprint, fr_error *err) {

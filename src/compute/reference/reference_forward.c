@@ -15,6 +15,7 @@
  * Proof: test_golden.c (llama.cpp's values), test_reference_backend.c (windows, caps, sinks, experts by hand). */
 #include "compute/reference/reference.h"
 
+#include "base/math_functions.h"
 #include "gguf/tensor_type.h"
 
 #include <math.h>
@@ -46,7 +47,7 @@ void reference_rmsnorm(const double *x, const float *gain, int64_t n, double eps
     for (int64_t i = 0; i < n; i++) y[i] = gain ? x[i] / sqrt(squares / (double)n + eps) * (double)gain[i] : x[i];
 }
 
-double reference_silu(double x) { return x / (1 + exp(-x)); }
+double reference_silu(double x) { return x / (1 + math_exp(-x)); }
 
 void reference_product_of(const RefContext *c, const LayerSpec *l, LayerMatrix m, int64_t i, const double *x,
                           int32_t n_rows, double *y) {
@@ -106,8 +107,9 @@ static void rotate(const Rope *rope, int32_t position, double *x) {
     for (int32_t i = 0; i < half; i++) {
         bool adjacent = rope->params.style == ROPE_PAIRS;
         double *a = adjacent ? &x[2 * i] : &x[i], *b = adjacent ? &x[2 * i + 1] : &x[i + half];
-        double cosine = cos(position * rope->freqs[i]) * rope->magnitude,
-               sine = sin(position * rope->freqs[i]) * rope->magnitude;
+        double sine, cosine;
+        math_sin_cos(position * rope->freqs[i], &sine, &cosine);
+        sine *= rope->magnitude, cosine *= rope->magnitude;
         double re = *a * cosine - *b * sine, im = *a * sine + *b * cosine;
         *a = re, *b = im;
     }
@@ -164,12 +166,12 @@ static void attend(const RefContext *c, const LayerSpec *l, int32_t layer, const
         for (int64_t d = 0; d < dim; d++) score += q[d] * keys[slot_at(r, group, t) * kv_dim + d];
         score *= l->attn_scale > 0 ? (double)l->attn_scale : 1 / sqrt((double)dim);
         score *= temperature_factor(&l->temperature, r->position);
-        if (l->soft_cap > 0) score = (double)l->soft_cap * tanh(score / (double)l->soft_cap);
+        if (l->soft_cap > 0) score = (double)l->soft_cap * math_tanh(score / (double)l->soft_cap);
         c->scores[t] = score;
         largest = fmax(largest, score);
     }
-    double total = l->sinks ? exp((double)l->sinks[head] - largest) : 0;
-    for (int32_t t = first; t < n; t++) total += c->scores[t] = exp(c->scores[t] - largest);
+    double total = l->sinks ? math_exp((double)l->sinks[head] - largest) : 0;
+    for (int32_t t = first; t < n; t++) total += c->scores[t] = math_exp(c->scores[t] - largest);
     memset(out, 0, (size_t)n_values * sizeof *out);
     for (int32_t t = first; t < n; t++)
         for (int64_t d = 0; d < n_values; d++)
@@ -225,7 +227,7 @@ static void attention(const RefContext *c, const LayerSpec *l, int32_t layer, co
             int64_t at = i * q_dim + (int64_t)head * h->head_dim;
             attend(c, l, place, &rows[i], head, c->q + at, c->attended + at);
         }
-    for (int64_t i = 0; l->gates_output && i < n_rows * q_dim; i++) c->attended[i] /= 1 + exp(-c->output_gates[i]);
+    for (int64_t i = 0; l->gates_output && i < n_rows * q_dim; i++) c->attended[i] /= 1 + math_exp(-c->output_gates[i]);
     reference_square_inputs(c, l, INPUT_O, c->attended, q_dim, n_rows);
     reference_product_of(c, l, MATRIX_O, 0, c->attended, n_rows, c->delta);
     add_bias(l->o_bias, n_rows, h->n_embd, c->delta);
@@ -334,10 +336,10 @@ static void mix(const RefContext *c, const LayerSpec *l, int32_t layer, const Ro
 
 static void make_probabilities(RouterGate gate, int64_t n, double *x) {
     double largest = -INFINITY, total = 0;
-    for (int64_t i = 0; gate == ROUTER_SIGMOID && i < n; i++) x[i] = 1 / (1 + exp(-x[i]));
+    for (int64_t i = 0; gate == ROUTER_SIGMOID && i < n; i++) x[i] = 1 / (1 + math_exp(-x[i]));
     if (gate == ROUTER_SIGMOID) return;
     for (int64_t i = 0; i < n; i++) largest = fmax(largest, x[i]);
-    for (int64_t i = 0; i < n; i++) total += x[i] = exp(x[i] - largest);
+    for (int64_t i = 0; i < n; i++) total += x[i] = math_exp(x[i] - largest);
     for (int64_t i = 0; i < n; i++) x[i] /= total;
 }
 
@@ -396,7 +398,7 @@ static double choose_experts(const RefContext *c, const LayerSpec *l, int32_t *b
 /* ---- feed-forward --------------------------------------------------------------------------------- */
 
 static double gelu(double x) {
-    return x / (1 + exp(-2 * 0.79788456080286535588 * (x + 0.044715 * x * x * x))); /* sqrt(2 / pi) */
+    return x / (1 + math_exp(-2 * 0.79788456080286535588 * (x + 0.044715 * x * x * x))); /* sqrt(2 / pi) */
 }
 
 static double activated(Activation f, double gate, double up) {
@@ -404,7 +406,7 @@ static double activated(Activation f, double gate, double up) {
     if (f == ACTIVATION_SILU) return reference_silu(gate) * up;
     double limit = (double)SWIGLU_LIMIT, x = gate > limit ? limit : gate;
     up = up > limit ? limit : up < -limit ? -limit : up;
-    return x / (1 + exp(-(double)SWIGLU_ALPHA * x)) * (up + 1);
+    return x / (1 + math_exp(-(double)SWIGLU_ALPHA * x)) * (up + 1);
 }
 
 /* The matrices of a feed-forward network, and its biases: those of the first expert, or NULL. */
@@ -454,7 +456,7 @@ static void run_experts(const RefContext *c, const LayerSpec *l, const double *n
     const Network shared = {.gate = MATRIX_SHARED_GATE, .up = MATRIX_SHARED_UP, .down = MATRIX_SHARED_DOWN};
     feed_forward_of(c, l, &shared, 0, normed, 1, out);
     reference_square_inputs(c, l, INPUT_SHARED_DOWN, c->gate, l->matrices[MATRIX_SHARED_GATE]->dims[1], 1);
-    double weight = l->shared_router ? 1 / (1 + exp(-logit)) : 1;
+    double weight = l->shared_router ? 1 / (1 + math_exp(-logit)) : 1;
     for (int64_t i = 0; i < n_embd; i++) delta[i] += weight * out[i];
 }
 
@@ -488,7 +490,7 @@ double reference_finish_logit(const Model *m, int64_t token, double logit) {
     const Hparams *h = &m->hparams;
     if (m->output_bias) logit += (double)m->output_bias[token];
     logit *= (double)h->logit_scale;
-    return h->logit_cap > 0 ? (double)h->logit_cap * tanh(logit / (double)h->logit_cap) : logit;
+    return h->logit_cap > 0 ? (double)h->logit_cap * math_tanh(logit / (double)h->logit_cap) : logit;
 }
 
 static void write_results(const RefContext *c, const RowPlace *rows, int32_t n_rows) {

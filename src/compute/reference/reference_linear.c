@@ -4,6 +4,7 @@
  * it. */
 #include "compute/reference/reference.h"
 
+#include "base/math_functions.h"
 #include "base/mem.h"
 #include "gguf/tensor_type.h"
 
@@ -143,8 +144,8 @@ void reference_softmax(Device *d, float *x, int32_t n_rows, int64_t n) {
     for (; n_rows > 0; n_rows--, x += n) {
         double largest = -INFINITY, total = 0;
         for (int64_t i = 0; i < n; i++) largest = (double)x[i] > largest || isnan(x[i]) ? (double)x[i] : largest;
-        for (int64_t i = 0; i < n; i++) total += exp((double)x[i] - largest);
-        for (int64_t i = 0; i < n; i++) x[i] = (float)(exp((double)x[i] - largest) / total);
+        for (int64_t i = 0; i < n; i++) total += math_exp((double)x[i] - largest);
+        for (int64_t i = 0; i < n; i++) x[i] = (float)(math_exp((double)x[i] - largest) / total);
     }
 }
 

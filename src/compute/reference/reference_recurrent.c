@@ -5,6 +5,7 @@
  * Each row begins with the state of its parent, or with that of its sequence, and keeps its own: a full copy for each
  * row of one head, which a fast backend avoids. The convolution of a row reads the inputs of its ancestors, and before
  * them those of the last committed positions. */
+#include "base/math_functions.h"
 #include "base/mem.h"
 #include "compute/reference/reference.h"
 
@@ -23,7 +24,7 @@ static void convolve(const StateShape *s, const LayerSpec *l, const RefWindow *w
     }
 }
 
-static double softplus(double x) { return x > 0 ? x + log1p(exp(-x)) : log1p(exp(x)); }
+static double softplus(double x) { return x > 0 ? x + math_log1p(math_exp(-x)) : math_log1p(math_exp(x)); }
 
 /* Computes the convolution of one head of queries, keys or values, whose first channel is `first`. It gets the length
  * `norm`, unless that is 0. */
@@ -47,8 +48,8 @@ static void delta_net(const StateShape *s, const LayerSpec *l, int32_t h, const 
     convolve_head(s, l, w, key * n, 1 / sqrt((double)n), q);
     convolve_head(s, l, w, (n_keys + key) * n, 1, k);
     convolve_head(s, l, w, (2 * n_keys + h) * n, 0, v);
-    double beta = 1 / (1 + exp(-gates[delta_beta_place(d, h)]));
-    double decay = exp((double)d->a[h] * softplus(gates[delta_alpha_place(d, h)] + (double)d->dt[h]));
+    double beta = 1 / (1 + math_exp(-gates[delta_beta_place(d, h)]));
+    double decay = math_exp((double)d->a[h] * softplus(gates[delta_alpha_place(d, h)] + (double)d->dt[h]));
     for (int64_t i = 0; i < n * n; i++) to[i] = decay * from[i];
     for (int64_t col = 0; col < n; col++) {
         double read = 0, sum = 0;
@@ -75,7 +76,7 @@ static void mamba2(const StateShape *s, const LayerSpec *l, int32_t h, const Ref
     convolve_with_bias(s, l, w, h * dim, dim, x);
     convolve_with_bias(s, l, w, s->n_values + group * n, n, b);
     convolve_with_bias(s, l, w, s->n_values + (m->shape.n_groups + group) * n, n, c);
-    double d = softplus(gates[h] + (double)m->dt_bias[h]), decay = exp((double)m->a[h] * d);
+    double d = softplus(gates[h] + (double)m->dt_bias[h]), decay = math_exp((double)m->a[h] * d);
     for (int64_t col = 0; col < dim; col++) {
         double sum = (double)m->skip[h] * x[col];
         for (int64_t i = 0; i < n; i++) {

@@ -35,6 +35,7 @@
  * Cost: a forward of the layers over the block, whatever the depth; an LM head for each position that the budget can
  * reach. When it loses: where a token depends strongly on the one before it, which later slots do not know. Proof:
  * tests/draft/test_draft_dflash.c, against the layers in double precision. */
+#include "base/math_functions.h"
 #include "base/mem.h"
 #include "draft/learned/logit_corrections.h"
 #include "draft/learned/learned_files.h"
@@ -488,7 +489,7 @@ static int32_t best_node(const Dflash *d, const Growth *g, const Tree *t, int32_
 static void add_child(const Dflash *d, Growth *g, Tree *t, int32_t node) {
     double log_p = log_p_of_next(d, g, node);
     int32_t token = d->tokens[node * d->n_ranks + g->next[node]++];
-    int32_t child = tree_add(t, node, token, (float)exp(log_p), d->learned.base.source);
+    int32_t child = tree_add(t, node, token, (float)math_exp(log_p), d->learned.base.source);
     g->log_p[child] = log_p;
     g->n_children[child] = NOT_EXPANDED;
     g->next[child] = 0;

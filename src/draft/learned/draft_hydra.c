@@ -35,12 +35,12 @@
  * head, the LM head over up to `top` rows a sequence, and 2 (i + 2) H^2 numbers of head i. When it loses: W and R grow
  * with the depth; those of the fifth head are as large as an LM head for 12 H tokens. Proof:
  * tests/draft/test_draft_hydra.c, against the heads in double precision, each path by itself. */
+#include "base/math_functions.h"
 #include "base/mem.h"
 #include "draft/learned/learned.h"
 #include "draft/learned/learned_files.h"
 #include "draft/feedback.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -230,7 +230,7 @@ static void add_children(Hydra *d, const Front *f, float *logits) {
     int32_t n = learned_top(&d->learned, m->sequence, path, n_path, logits, d->top, tokens, log_p);
     for (int32_t i = 0; i < n; i++) {
         double sum = m->log_p[f->node] + log_p[i];
-        m->log_p[tree_add(m->tree, f->node, tokens[i], (float)exp(sum), d->learned.base.source)] = sum;
+        m->log_p[tree_add(m->tree, f->node, tokens[i], (float)math_exp(sum), d->learned.base.source)] = sum;
     }
 }
 

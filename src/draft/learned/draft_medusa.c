@@ -24,13 +24,13 @@
  * Cost: as many LM heads as heads. When it loses: from the second depth on, where the token depends strongly on the one
  * before. Proof: tests/draft/test_draft_medusa.c, against all products of the heads' distributions in double
  * precision. */
+#include "base/math_functions.h"
 #include "base/mem.h"
 #include "draft/learned/learned.h"
 #include "draft/learned/learned_files.h"
 #include "tree/tree_shapes.h"
 #include "draft/feedback.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -208,7 +208,7 @@ static void fill_tree(const Medusa *d, int32_t row, int32_t budget, Tree *t) {
         node_of[i] = -1;
         if (node_of[s->parent] < 0 || s->rank >= d->n_tokens[row * d->n_heads + s->depth - 1]) continue;
         log_p[i] = log_p[s->parent] + d->log_p[at];
-        node_of[i] = tree_add(t, node_of[s->parent], d->tokens[at], (float)exp(log_p[i]), d->learned.base.source);
+        node_of[i] = tree_add(t, node_of[s->parent], d->tokens[at], (float)math_exp(log_p[i]), d->learned.base.source);
     }
 }
 

@@ -38,6 +38,7 @@
  * sequence; O is twice as large as the target's LM head. When it loses: if O costs as much as the target's layers, as
  * in small targets with large vocabularies. Proof: tests/draft/test_draft_redrafter.c, against a beam search in double
  * precision. */
+#include "base/math_functions.h"
 #include "base/mem.h"
 #include "tree/tree_shapes.h"
 #include "draft/learned/learned.h"
@@ -283,7 +284,7 @@ static void choose_beams(const Redrafter *d, Member *m, int32_t level) {
         Beam *beam = &m->next[n];
         *beam = m->beams[best];
         beam->tokens[level] = d->top[(int64_t)row * d->width + used[best]++];
-        beam->p_accept[level] = (float)exp(best_log_p);
+        beam->p_accept[level] = (float)math_exp(best_log_p);
         beam->log_p = best_log_p;
         beam->row = row;
     }

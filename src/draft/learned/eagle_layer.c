@@ -22,7 +22,8 @@
  */
 #include "draft/learned/eagle_layer.h"
 
-#include <math.h>
+#include "base/math_functions.h"
+
 #include <string.h>
 
 /* All trees that grow together have at most MAX_ROWS rows. A prompt is read in chunks of at least MIN_ROWS. */
@@ -172,7 +173,7 @@ static void add_children(const Eagle *d, EagleMember *m, int32_t node, const Eag
     for (int32_t i = 0; i < top->n; i++) {
         if (d->is_static && (in_shape = child_in_shape(d, m, m->shape[node], i)) < 0) return;
         double log_p = m->log_p[node] + top->log_p[i];
-        int32_t child = tree_add(m->tree, node, top->tokens[i], (float)exp(log_p), d->learned.base.source);
+        int32_t child = tree_add(m->tree, node, top->tokens[i], (float)math_exp(log_p), d->learned.base.source);
         m->log_p[child] = log_p;
         m->row_of[child] = -1;
         m->shape[child] = in_shape;

@@ -2,6 +2,7 @@
  * what several methods need for their trees. */
 #include "draft/learned/learned.h"
 
+#include "base/math_functions.h"
 #include "base/mem.h"
 
 #include <math.h>
@@ -166,7 +167,7 @@ void learned_grow_products(const ProductRanks *r, int32_t budget, int32_t source
         }
         if (best < 0) return;
         int32_t token = r->tokens[t->nodes[best].depth * r->n_ranks + next_rank[best]++];
-        int32_t child = tree_add(t, best, token, (float)exp(best_log_p), source);
+        int32_t child = tree_add(t, best, token, (float)math_exp(best_log_p), source);
         log_p[child] = best_log_p;
         next_rank[child] = 0;
     }

@@ -35,9 +35,9 @@
 #include "draft/learned/learned.h"
 
 #include "base/hash.h"
+#include "base/math_functions.h"
 #include "tree/tree.h"
 
-#include <math.h>
 #include <string.h>
 
 /* ---- drawing -------------------------------------------------------------------------------------------- */
@@ -188,7 +188,7 @@ static void keep_groups(const LearnedDrafter *d, const LearnedSequence *s, Tree 
         if (size > left) size = left;
         for (int32_t k = 0; group && k < group->n && k < size; k++) {
             const LearnedDraw *x = &s->draws[group->first + k];
-            int32_t child = tree_add(t, node, x->token, (float)exp(x->psi), d->base.source);
+            int32_t child = tree_add(t, node, x->token, (float)math_exp(x->psi), d->base.source);
             open[child] = (OpenNode){.group = find_expanded(s, x->key), .psi = x->psi};
         }
     }
@@ -220,7 +220,7 @@ static int32_t top_by_probability(const LearnedDrafter *d, float temperature, fl
     d->backend->softmax(d->device, logits, 1, d->n_vocab);
     int32_t n = logits_top_k(logits, d->n_vocab, k,
                              tokens); /* an infinite logit makes all p NaN, and NaN is never among the top k */
-    for (int32_t i = 0; i < n; i++) log_p[i] = log((double)logits[tokens[i]]);
+    for (int32_t i = 0; i < n; i++) log_p[i] = math_log((double)logits[tokens[i]]);
     return n;
 }
 
@@ -263,11 +263,11 @@ int32_t learned_top(LearnedDrafter *d, int32_t sequence, const int32_t *path, in
     int32_t n = draw_children(d->draw_cache, q, &parent, 0, k > N_RIVALS ? k : N_RIVALS, d->children);
     double t = (double)s->sampling.temperature, sum = 0;
     double sharpness = t / ((double)LEARNED_MIN_TEMPERATURE + 0.4 * t);
-    for (int32_t i = 0; i < n; i++) sum += exp(sharpness * (best[i].value - best[0].value));
+    for (int32_t i = 0; i < n; i++) sum += math_exp(sharpness * (best[i].value - best[0].value));
     if (n > k) n = k;
     for (int32_t i = 0; i < n; i++) {
         tokens[i] = best[i].token;
-        log_p[i] = sharpness * (best[i].value - best[0].value) - log(sum);
+        log_p[i] = sharpness * (best[i].value - best[0].value) - math_log(sum);
     }
     return n;
 }

@@ -2,6 +2,7 @@
  * estimates, each with its own essay. */
 #include "draft/learned/logit_corrections.h"
 
+#include "base/math_functions.h"
 #include "base/mem.h"
 #include "draft/feedback.h"
 
@@ -358,8 +359,8 @@ static void correct(LiveInfoRow *row, int32_t id, float change) {
 /* log sum exp((x - max) / tau) */
 static double log_sum(const float *x, int32_t n, float max, double tau) {
     double sum = 0;
-    for (int32_t i = 0; i < n; i++) sum += (double)expf((x[i] - max) / (float)tau);
-    return log(sum);
+    for (int32_t i = 0; i < n; i++) sum += math_exp((double)(x[i] - max) / tau);
+    return math_log(sum);
 }
 
 void live_info_learn(LiveInfo *l, int32_t token, const float *target, const float *draft, int32_t n_vocab,
@@ -425,12 +426,12 @@ static double clamp(double x, double limit) { return x < -limit ? -limit : x > l
 
 void confidence_correct(const Confidence *c, float of_state, double *log_p, int32_t n) {
     if (!c->weights || n == 0) return;
-    double p = exp(log_p[0]), others = 1 - p;
-    double logit = others > 0 ? clamp(log_p[0] - log(others), CONFIDENCE_MAX_MARGIN) : CONFIDENCE_MAX_MARGIN;
+    double p = math_exp(log_p[0]), others = 1 - p;
+    double logit = others > 0 ? clamp(log_p[0] - math_log(others), CONFIDENCE_MAX_MARGIN) : CONFIDENCE_MAX_MARGIN;
     double z = (double)of_state + (1 + (double)c->weights[c->n_embd + CONFIDENCE_SLOPE]) * logit;
-    double log_c = -log1p(exp(-z)), log_not_c = log_c - z; /* log c and log (1 - c) */
+    double log_c = -math_log1p(math_exp(-z)), log_not_c = log_c - z; /* log c and log (1 - c) */
     if (!isfinite(log_c)) return;
-    double factor = log_c < log_p[0] || !(others > 0) ? log_c - log_p[0] : log_not_c - log(others);
+    double factor = log_c < log_p[0] || !(others > 0) ? log_c - log_p[0] : log_not_c - math_log(others);
     log_p[0] = log_c;
     for (int32_t i = 1; i < n; i++) log_p[i] += factor;
 }

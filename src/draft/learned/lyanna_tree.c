@@ -54,6 +54,8 @@
  * top k run over the sum. Proof: tests/draft/test_draft_lyanna.c, by enumeration in double precision. */
 #include "draft/learned/lyanna.h"
 
+#include "base/math_functions.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -100,7 +102,7 @@ void lyanna_build_subtree(const LyannaSampler *s, int32_t sequence, int32_t firs
                 confidence_correct(s->confidence, confidence[step], own, n);
             for (int32_t k = 0; k < n; k++) {
                 double sum = log_p[front[f]] + own[k];
-                int32_t child = tree_add(t, front[f], tokens[k], (float)exp(sum), s->learned->base.source);
+                int32_t child = tree_add(t, front[f], tokens[k], (float)math_exp(sum), s->learned->base.source);
                 log_p[child] = sum;
                 t->nodes[child].tag = tag;
             }

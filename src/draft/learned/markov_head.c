@@ -16,9 +16,9 @@
  *
  * Cost: a product with D x r weights for each node that is expanded, against D x H for the LM head of each position.
  * Proof: tests/draft/test_draft_dflash.c. */
+#include "base/math_functions.h"
 #include "draft/learned/logit_corrections.h"
 
-#include <math.h>
 #include <string.h>
 
 /* Reads the confidence head, if the file has one. It is a Confidence that does not use the drafter's own estimate. */
@@ -92,7 +92,7 @@ static void apply_gate(MarkovHead *m, const float *hidden) {
     learned_write(m->pair, m->n_embd, vector, m->rank);
     learned_linear(m->learned, m->gate, LINEAR_SET, m->pair, 1, m->gates);
     buffer_pull(m->gates, 0, m->rank);
-    for (int32_t i = 0; i < m->rank; i++) vector[i] /= 1 + expf(-m->gates->floats[i]);
+    for (int32_t i = 0; i < m->rank; i++) vector[i] /= 1 + (float)math_exp(-(double)m->gates->floats[i]);
 }
 
 const float *markov_head_logits(MarkovHead *m, int32_t token, const float *hidden, const float *logits) {

@@ -99,6 +99,7 @@
 #include "draft/models/draft_model.h"
 
 #include "base/hash.h"
+#include "base/math_functions.h"
 #include "base/mem.h"
 #include "compute/executor.h"
 #include "draft/cached_kv.h"
@@ -108,7 +109,6 @@
 #include "tree/tree.h"
 #include "verify/gumbel.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -582,9 +582,9 @@ static int find_dist(DraftModel *d, int32_t at, fr_error *err) {
 static void set_chances(const DraftMember *m, DrawChild *drawn, int32_t n) {
     double sum = 0, t = (double)m->s->dist.temperature;
     bool is_q = m->s->greedy || m->own_noise;
-    for (int32_t i = 0; i < n; i++) sum += exp(t * (drawn[i].value - drawn[0].value));
+    for (int32_t i = 0; i < n; i++) sum += math_exp(t * (drawn[i].value - drawn[0].value));
     for (int32_t i = 0; i < n; i++)
-        drawn[i].chance = is_q ? drawn[i].q : (float)(exp(t * (drawn[i].value - drawn[0].value)) / sum);
+        drawn[i].chance = is_q ? drawn[i].q : (float)(math_exp(t * (drawn[i].value - drawn[0].value)) / sum);
 }
 
 /* Draws the `width` best children of a node, in descending order of value. Returns their number. */

@@ -5,6 +5,8 @@
  * and then for an attribute, and v.name does the opposite: d.items is the method, d['items'] the entry. What does
  * not exist is undefined; an undefined value has neither items nor attributes. */
 #include "text/template/render.h"
+
+#include "base/math_functions.h"
 #include "text/template/template_text.h"
 
 #include <math.h>
@@ -189,7 +191,7 @@ static Value int_arithmetic(Render *r, int op, int64_t a, int64_t b) {
     if (op == '/') return value_float((double)a / (double)b);
     if (op == OP_POWER && b < 0) {
         if (a == 0) work_fail(r->w, FR_ERR_FORMAT, "0 cannot be raised to a negative power");
-        return value_float(pow((double)a, (double)b));
+        return value_float(math_pow((double)a, (double)b));
     }
     if (op == '+') overflows = __builtin_add_overflow(a, b, &v);
     else if (op == '-') overflows = __builtin_sub_overflow(a, b, &v);
@@ -218,7 +220,7 @@ static Value float_arithmetic(Render *r, int op, double a, double b) {
     case OP_FLOOR_DIVIDE: return value_float(floor((a - float_modulo(a, b)) / b + 0.5));
     default:
         if (a < 0 && b != floor(b)) work_fail(r->w, FR_ERR_UNSUPPORTED, "a power is a complex number");
-        return value_float(pow(a, b));
+        return value_float(math_pow(a, b));
     }
 }
 

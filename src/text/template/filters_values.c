@@ -1,6 +1,8 @@
 /* filters_values.c - the filters of sequences, of numbers, and `default`. Filters that return a generator in Jinja
  * return one here, too: it is empty after it was read once. */
 #include "text/template/render.h"
+
+#include "base/math_functions.h"
 #include "text/template/template_text.h"
 
 #include <math.h>
@@ -451,7 +453,7 @@ static double round_float(double f, int64_t precision) {
         double_read(text, strlen(text), &rounded);
         return rounded;
     }
-    double unit = pow(10, -(double)precision);
+    double unit = math_pow(10, -(double)precision);
     return isfinite(unit) ? rint(f / unit) * unit : 0;
 }
 
@@ -473,7 +475,7 @@ static Value round_filter(Render *r, const Call *c) {
         if (v.kind == V_FLOAT) return value_float(round_float(v.f, precision));
         return value_int(round_int(v.kind == V_BOOL ? v.b : v.i, precision));
     }
-    double unit = pow(10, (double)precision), scaled = value_to_double(v) * unit;
+    double unit = math_pow(10, (double)precision), scaled = value_to_double(v) * unit;
     if (text_is(method, "ceil")) return value_float(ceil(scaled) / unit);
     if (text_is(method, "floor")) return value_float(floor(scaled) / unit);
     work_fail(r->w, FR_ERR_FORMAT, "round: the method must be common, ceil or floor");

@@ -3,7 +3,13 @@
 #if defined(__aarch64__)
 #include "compute/cpu/kernels/simd_neon.h"
 
+#include "compute/cpu/kernels/scores.h"
 #include "compute/cpu/kernels/tables.h"
+
+#define SCORES_BY_BYTES
+#define SCORE_TABLE score_kernels_neon_dot
+#define SCORE_TABLE_NAME "neon-dot"
+#include "compute/cpu/kernels/scores_body.h"
 
 #define TABLE kernels_neon_dot
 #define TABLE_NAME "neon-dot"

@@ -64,8 +64,8 @@ const ScoreKernels *score_kernels_of(const Kernels *k) {
         {"amx", &score_kernels_avx512},
 #elif defined(__aarch64__)
         {"neon", &score_kernels_neon},
-        {"neon-dot", &score_kernels_neon},
-        {"neon-i8mm", &score_kernels_neon},
+        {"neon-dot", &score_kernels_neon_dot},
+        {"neon-i8mm", &score_kernels_neon_dot},
 #endif
         {"ref", &score_kernels_ref},
     };

@@ -52,7 +52,7 @@ extern const ScoreKernels score_kernels_ref;
 #if defined(__x86_64__)
 extern const ScoreKernels score_kernels_avx2, score_kernels_avx_vnni, score_kernels_avx512;
 #elif defined(__aarch64__)
-extern const ScoreKernels score_kernels_neon;
+extern const ScoreKernels score_kernels_neon, score_kernels_neon_dot;
 #endif
 /* Returns the table of scores that belongs to a table of kernels. */
 const ScoreKernels *score_kernels_of(const Kernels *k);

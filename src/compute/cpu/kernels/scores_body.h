@@ -1,5 +1,5 @@
 /* scores_body.h - the scores of scores.h for a vector table; included once by a kernels_*.c for each table of scores,
- * after its simd_*.h, with SCORE_TABLE (the variable) and SCORE_TABLE_NAME defined.
+ * after its simd_*.h, with SCORE_TABLE (the variable), SCORE_TABLE_NAME, and possibly SCORES_BY_BYTES defined.
  *
  * The problem. With floats a score of head size 64 takes 64 multiply-adds and 15 additions that fold its 16 running
  * sums; a key of type Q8 is also converted from bytes. Row by row it is worse, because the running sums are the lanes
@@ -14,12 +14,50 @@
  * must be joined and the bias of the keys must be subtracted: 21 instructions instead of 18. Words cost the widening of
  * the keys, 3 operations for 4 elements of LANES keys, which all queries share.
  *
+ * Why bytes on ARM (SCORES_BY_BYTES). There sdot multiplies signed bytes, four of them in a lane, where the product of
+ * words takes two instructions for two elements. So the two planes of a query, q = 256 high + low with both in
+ * -128..127, are 16 instructions for 32 elements instead of 32, without a bias, and keys stay bytes: the first half of
+ * the steps sums the high plane, a shift multiplies by 256, and the second half adds the low plane.
+ *
  * Costs are in research/DIARY.md. Proof: test_scores.c (against plain C, and the formula in double precision),
  * test_attention.c. */
 #include "compute/cpu/kernels/ref.h"
 #include "compute/cpu/kernels/scores.h"
 
-enum { QUERIES_AT_ONCE = 4, PAIRS = KV_BLOCK / 2 };
+/* A step multiplies a unit of each key, 4 bytes in a lane, with 4 bytes of a query. */
+enum { QUERIES_AT_ONCE = 4, STEPS = KV_BLOCK / 2 };
+#ifdef SCORES_BY_BYTES
+enum { UNITS = KV_BLOCK / 4 };
+
+/* Stores the integers i .. i + LANES - 1 of a block, all high bytes of the block before all low ones. */
+INLINE void store_integers(int16_t *block, int64_t i, const int32_t *t) {
+    int8_t *planes = (int8_t *)block;
+    UNROLL for (int k = 0; k < LANES; k++) {
+        int32_t low = (int8_t)t[k];
+        planes[i + k] = (int8_t)((t[k] - low) / 256);
+        planes[KV_BLOCK + i + k] = (int8_t)low;
+    }
+}
+INLINE void store_unit(int32_t *k, int u, Vi unit) { v_store_int(k + u * KEYS_PACKED, unit); }
+#define v_dot_units v_dot_bytes
+#else
+enum { UNITS = STEPS };
+
+/* Stores the integers i .. i + LANES - 1 of a block in the order 0, 2, 1, 3 in which v_to_words leaves the keys. */
+INLINE void store_integers(int16_t *block, int64_t i, const int32_t *t) {
+    UNROLL for (int k = 0; k < LANES; k += 4) {
+        block[i + k] = (int16_t)t[k], block[i + k + 1] = (int16_t)t[k + 2];
+        block[i + k + 2] = (int16_t)t[k + 1], block[i + k + 3] = (int16_t)t[k + 3];
+    }
+}
+INLINE void store_unit(int32_t *k, int u, Vi unit) {
+    Vi even, odd;
+    v_to_words(unit, &even, &odd);
+    v_store_int(k + 2 * u * KEYS_PACKED, even);
+    v_store_int(k + (2 * u + 1) * KEYS_PACKED, odd);
+}
+#define v_dot_units v_dot_words
+#endif
 
 /* ---- queries ----------------------------------------------------------------------------------------------- */
 
@@ -53,10 +91,7 @@ static void round_query(const float *q, int64_t head_dim, RoundedQuery *out) {
     for (int64_t i = 0; i < n; i += LANES) {
         int32_t t[LANES];
         v_store_int(t, v_round(v_mul(v_load_n(q + i, head_dim - i), inverse)));
-        UNROLL for (int k = 0; k < LANES; k += 4) { /* in the order 0, 2, 1, 3 in which v_to_words leaves the keys */
-            out->q[i + k] = (int16_t)t[k], out->q[i + k + 1] = (int16_t)t[k + 2];
-            out->q[i + k + 2] = (int16_t)t[k + 1], out->q[i + k + 3] = (int16_t)t[k + 3];
-        }
+        store_integers(out->q + i / KV_BLOCK * KV_BLOCK, i % KV_BLOCK, t);
     }
 }
 
@@ -80,12 +115,7 @@ static void pack_key_blocks(int64_t head_dim, const void *k, size_t slot_bytes, 
         for (int64_t i = 0; i < width; i += LANES) {
             Vi units[8];
             v_turn_blocks(rows + i, 2, units);
-            UNROLL for (int u = 0; u < 8; u++) {
-                Vi even, odd;
-                v_to_words(units[u], &even, &odd);
-                v_store_int((int32_t *)(void *)out->k + (2 * u) * KEYS_PACKED + i, even);
-                v_store_int((int32_t *)(void *)out->k + (2 * u + 1) * KEYS_PACKED + i, odd);
-            }
+            UNROLL for (int u = 0; u < 8; u++) store_unit((int32_t *)(void *)out->k + i, u, units[u]);
         }
         for (int64_t i = 0; i < width; i += LANES) v_store(out->scale + i, v_load_half(halves + i));
         for (int64_t i = 0; i < width; i++) rows[i] += KV_BLOCK_BYTES;
@@ -104,14 +134,17 @@ INLINE void key_block_scores_of(int n_q, int n_vectors, const RoundedQuery *cons
     for (int64_t b = 0; b < n_blocks; b++, keys++) {
         Vi t[N];
         UNROLL for (int i = 0; i < n_q * n_vectors; i++) t[i] = v_set_int(0);
-        UNROLL for (int p = 0; p < PAIRS; p++) {
+        UNROLL for (int p = 0; p < STEPS; p++) {
             Vi key[KEY_VECTORS];
-            const int32_t *words = (const int32_t *)(const void *)keys->k + p * KEYS_PACKED + at;
-            UNROLL for (int v = 0; v < n_vectors; v++) key[v] = v_load_int(words + v * LANES);
+            const int32_t *units = (const int32_t *)(const void *)keys->k + p % UNITS * KEYS_PACKED + at;
+            UNROLL for (int v = 0; v < n_vectors; v++) key[v] = v_load_int(units + v * LANES);
+#ifdef SCORES_BY_BYTES
+            if (p == UNITS) UNROLL for (int i = 0; i < n_q * n_vectors; i++) t[i] = v_times_256(t[i]);
+#endif
             UNROLL for (int h = 0; h < n_q; h++) {
                 Vi x = v_set_4_bytes(q[h]->q + b * KV_BLOCK + 2 * p);
                 UNROLL for (int v = 0; v < n_vectors; v++)
-                    t[h * n_vectors + v] = v_dot_words(t[h * n_vectors + v], key[v], x);
+                    t[h * n_vectors + v] = v_dot_units(t[h * n_vectors + v], key[v], x);
             }
         }
         UNROLL for (int h = 0; h < n_q; h++) UNROLL for (int v = 0; v < n_vectors; v++) {

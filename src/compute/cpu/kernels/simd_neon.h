@@ -326,6 +326,13 @@ INLINE int32x4_t dot_words(int32x4_t t, int32x4_t k, int32x4_t q) {
     t = vmlal_lane_s16(t, vget_low_s16(words), vget_low_s16(pair), 0);
     return vmlal_high_lane_s16(t, words, vget_low_s16(pair), 1);
 }
+#if defined(__ARM_FEATURE_DOTPROD)
+INLINE Vi v_dot_bytes(Vi t, Vi k, Vi q) {
+    return (Vi){vdotq_s32(t.lo, vreinterpretq_s8_s32(k.lo), vreinterpretq_s8_s32(q.lo)),
+                vdotq_s32(t.hi, vreinterpretq_s8_s32(k.hi), vreinterpretq_s8_s32(q.hi))};
+}
+#endif
+INLINE Vi v_times_256(Vi a) { return (Vi){vshlq_n_s32(a.lo, 8), vshlq_n_s32(a.hi, 8)}; }
 INLINE Vi v_dot_words(Vi t, Vi k, Vi q) { return (Vi){dot_words(t.lo, k.lo, q.lo), dot_words(t.hi, k.hi, q.hi)}; }
 
 /* ---- rows of logits: comparisons, doubles and random words (row_body.h) ----------------------------------------- */
