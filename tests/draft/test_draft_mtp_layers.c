@@ -233,6 +233,7 @@ static void texts_take_over_what_they_can_use(void **state) {
         rig_propose(d, 2, text[N - 1], 20, V, &want);
         for (int32_t i = 0; i < N - 1; i++) hidden[i] = executor_hidden(reader.executor, i);
         int32_t n = d->class->usable(d, 0, n_common), n_held = d->class->n_held(d, 0);
+        assert_int_equal(d->class->usable(d, 1, n_common), n_common - N_LAYERS); /* that sequence has not begun */
         assert_int_equal(n, n_common > N_FIRST - 1 ? n_common - 1 : n_common - N_LAYERS);
         propose_after_taking(d, text, N, hidden, n < n_held ? n : n_held, &got);
         rig_assert_same_tree(&want, &got, "taken over");

@@ -83,8 +83,10 @@ int eagle_open_layer(Eagle *d, const char *method, const EntryQueueOptions *inpu
     EntryQueueOptions entries = *input;
     entries.fc = d->fc, entries.wants_logits = true, entries.max_rows = d->max_rows;
     const ArenaItem items[] = {
-        ARENA_ITEM(&d->group, l->max_group), ARENA_ITEM(&d->front, front),
-        ARENA_ITEM(&d->rows, d->max_rows),   ARENA_ITEM(&d->logits, l->n_vocab),
+        ARENA_ITEM(&d->group, l->max_group),
+        ARENA_ITEM(&d->front, front),
+        ARENA_ITEM(&d->rows, d->max_rows),
+        ARENA_ITEM(&d->logits, l->n_vocab),
         ARENA_ITEM(&d->features, (int64_t)d->max_rows * d->layer.weights->model->hparams.n_embd),
     };
     int status = one_layer_open_executor(&d->layer, l, d->n_ctx, n_more, d->max_rows, front, err);
