@@ -38,11 +38,11 @@
  * forerun does not run.
  *
  * Cost: as for `eagle`; a layer is as large as one of the target's, and the LM head is the target's, which for a
- * large vocabulary costs more than the layer. Of n layers, each runs over the prompt, the first n - 1 also for as many
- * tokens again in each proposal, and layers that the option `depth` does not reach are not read. When it loses: with
- * small targets that have large vocabularies; and with experts, where a row of the draft reads as many weights as a row
- * in one of the target's layers. Proof: tests/draft/test_draft_mtp.c; with latent attention and experts,
- * tests/draft/test_draft_mtp_routed.c; several layers, tests/draft/test_draft_mtp_layers.c. */
+ * large vocabulary costs more than the layer. Each of n layers runs over the prompt, and each proposal runs the last
+ * n - 1 tokens again. Layers that the option `depth` does not reach are not read. When it loses: with small targets
+ * that have large vocabularies; and with experts, where a row of the draft reads as many weights as a row in one of the
+ * target's layers. Proof: tests/draft/test_draft_mtp.c; with latent attention and experts,
+ * tests/draft/test_draft_mtp_routed.c; with several layers, tests/draft/test_draft_mtp_layers.c. */
 #include "base/mem.h"
 #include "model/model.h"
 #include "draft/drafter_file.h"
