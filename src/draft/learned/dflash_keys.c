@@ -1,6 +1,6 @@
-/* dflash_keys.c - the keys of files of dflash (learned_files.h has their list), which the drafter and its training read:
- * those of llama.cpp's architecture dflash, of the older dflash-draft, which has other names and counts layers from the
- * output of layer 0, and of forerun's own files. Proof: tests/draft/test_draft_dflash.c. */
+/* dflash_keys.c - the keys of files of dflash (learned_files.h has their list), which the drafter and its training
+ * read: those of llama.cpp's architecture dflash, of the older dflash-draft, which has other names and counts layers
+ * from the output of layer 0, and of forerun's own files. Proof: tests/draft/test_draft_dflash.c. */
 #include "draft/learned/layer_entries.h"
 #include "draft/feedback.h"
 #include "draft/learned/learned_files.h"

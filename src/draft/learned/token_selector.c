@@ -1,5 +1,5 @@
-/* token_selector.c - the selector of DFlash 2 (z-lab 2026), which makes a coherent path of positions that were predicted
- * at once.
+/* token_selector.c - the selector of DFlash 2 (z-lab 2026), which makes a coherent path of positions that were
+ * predicted at once.
  *
  * The problem. As in markov_head.c: no position of a block knows which tokens the others get.
  *
