@@ -22,8 +22,8 @@
  * The tree. The distributions of the slots do not depend on each other's tokens, as those of medusa's heads: the tree
  * consists of the `budget` paths with the greatest products (learned_grow_products). A file of DSpark has a Markov
  * head, by which each position depends on the token before it (markov_head.c), and one of DFlash 2 a selector among the
- * best tokens (token_selector.c). Then each node has children of its own, and the tree is grown in the same way. Under ratio rules that take them the children are drawn at random
- * (learned_top.c).
+ * best tokens (token_selector.c). Then each node has children of its own, and the tree is grown in the same way. Under
+ * ratio rules that take them the children are drawn at random (learned_top.c).
  *
  * In DFlash 2 the layers have convolutions over the slots of the block, from the pending token's on (BlockConv in
  * model.h).
@@ -432,8 +432,8 @@ static int32_t expand(Dflash *d, const LearnedMember *m, int32_t first, int32_t 
     return n;
 }
 
-/* A tree that grows with the Markov head or the selector, best first. A node that is not expanded has as much as its best child can
- * have. */
+/* A tree that grows with the Markov head or the selector, best first. A node that is not expanded has as much as its
+ * best child can have. */
 typedef struct Growth {
     double log_p[TREE_MAX_NODES];       /* of the path; psi if tokens are drawn */
     int32_t n_children[TREE_MAX_NODES]; /* that the node offers; NOT_EXPANDED */
