@@ -645,7 +645,7 @@ TORTURE         ?= $(TORTURE_NAMES)
 TORTURE_PROGRAM ?= $(BUILD)/forerun
 TORTURE_FLAGS   ?=
 # Tests with a long form, which the argument `all` asks for. A name is added here.
-TORTURE_TESTS   := $(filter test_alloc_failures test_learned_draws test_misuse,$(notdir $(TESTS)))
+TORTURE_TESTS   := $(filter test_alloc_failures test_learned_draws test_math_functions test_misuse,$(notdir $(TESTS)))
 TORTURE_AUX     := $(call obj,$(filter-out $(addprefix tests/torture/,fail_malloc.c $(addsuffix .c,$(TORTURE_NAMES))),$(TORTURE_SRCS)))
 .PHONY: torture
 $(TORTURES): $(BUILD)/torture/%: $(BUILD)/tests/torture/%.o $(TORTURE_AUX) $(AUX_OBJS) $(BUILD)/forerun-all.a

@@ -175,8 +175,8 @@ typedef struct LatentSpec {
     const float *kv_a_norm; /* [rank] */
 } LatentSpec;
 
-/* A convolution over the rows of a block, before and after a part of the layer of a drafter (DFlash 2, z-lab 2026). Each
- * row makes its kernels of the part's normed input n, one for each group of channels; W is MATRIX_ATTN_CONV or
+/* A convolution over the rows of a block, before and after a part of the layer of a drafter (DFlash 2, z-lab 2026).
+ * Each row makes its kernels of the part's normed input n, one for each group of channels; W is MATRIX_ATTN_CONV or
  * MATRIX_FFN_CONV:
  *
  *     G_i         = W n_i                                             [2][n_taps][n_embd / group]

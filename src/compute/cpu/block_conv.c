@@ -14,9 +14,9 @@
  *     ...                                   the part, whose last product leaves its outputs in c->delta
  *     convolve    rows                      x +=
  *
- * Invariants. A row reads only rows of its own block, so no bit depends on other blocks in the forward. A row reads what
- * the rows before it were before the convolution; so results go to arrays of their own. Each sum is taken in the order
- * of the taps.
+ * Invariants. A row reads only rows of its own block, so no bit depends on other blocks in the forward. A row reads
+ * what the rows before it were before the convolution; so results go to arrays of their own. Each sum is taken in the
+ * order of the taps.
  *
  * Cost. Four stages for each part, and a product with 2 n_taps n_embd / group outputs. Proof:
  * tests/draft/test_draft_dflash.c, against the layers in double precision. */

@@ -389,8 +389,8 @@ int state_walk_open(StateWalk *w, int32_t max_rows, fr_error *err);
 void state_walk_close(StateWalk *w);
 /* Plans the visits of rows [n] of a run; the earlier rows since executor_forward precede them in memory. */
 void state_walk_plan(StateWalk *w, const RowPlace *rows, int32_t n);
-/* The convolutions of BlockConv (block_conv.c). put_conv_inputs writes the norm op.norm of a part, the convolution before
- * it, and the conversion for the products of op; put_convolved adds the convolution of c->delta to the residual
+/* The convolutions of BlockConv (block_conv.c). put_conv_inputs writes the norm op.norm of a part, the convolution
+ * before it, and the conversion for the products of op; put_convolved adds the convolution of c->delta to the residual
  * stream. */
 Op *put_conv_inputs(Op *at, Op op, const BlockConv *conv, LayerMatrix kernels, ForwardKind kind);
 Op *put_convolved(Op *at, Op op, const BlockConv *conv);

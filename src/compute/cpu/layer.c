@@ -19,8 +19,8 @@
  *     gate, up    32 outputs of both        silu(gate) * up, conversion for down
  *     down        tiles of 16 outputs       x +=
  *
- * Layers with a recurrent state are in recurrent.c, latent attention is in latent_attention.c, experts are in experts.c,
- * and the convolutions of block drafters in block_conv.c.
+ * Layers with a recurrent state are in recurrent.c, latent attention is in latent_attention.c, experts are in
+ * experts.c, and the convolutions of block drafters in block_conv.c.
  *
  * If what a part adds to x has a norm or a factor of its own, o and down only multiply, and a further stage adds.
  *

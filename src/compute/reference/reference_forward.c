@@ -101,8 +101,8 @@ static void add_to_residual(const RefContext *c, const LayerSpec *l, const float
 
 /* ---- convolutions over the rows of a block (BlockConv in model.h) ------------------------------------- */
 
-/* Replaces the rows x [n_rows][n_embd] by their convolution number s. The last rows are first, because a row reads those
- * before it. */
+/* Replaces the rows x [n_rows][n_embd] by their convolution number s. The last rows are first, because a row reads
+ * those before it. */
 static void convolve(const RefContext *c, const BlockConv *conv, int s, const RowPlace *rows, int32_t n_rows,
                      double *x) {
     int64_t n = c->model->hparams.n_embd, n_groups = n / conv->group, width = block_conv_kernels(conv, n);
