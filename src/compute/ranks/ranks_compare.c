@@ -6,13 +6,11 @@
 #include "compute/ranks/ranks.h"
 
 #include "base/hash.h"
+#include "base/os.h"
 #include "gguf/tensor_type.h"
 
-#include <dlfcn.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/auxv.h>
 #include <unistd.h>
 
 typedef struct Loaded {
@@ -25,12 +23,9 @@ typedef struct Loaded {
 
 /* Returns a fingerprint of the file that this code was loaded from, or 0 if it cannot be read. */
 static uint64_t program_hash(void) {
-    Dl_info self, program;
     char buffer[1 << 16];
     uint64_t hash = 0;
-    if (!dladdr((void *)(uintptr_t)program_hash, &self)) return 0;
-    bool is_program = dladdr((void *)getauxval(AT_PHDR), &program) && program.dli_fbase == self.dli_fbase;
-    int fd = open(is_program ? "/proc/self/exe" : self.dli_fname, O_RDONLY | O_CLOEXEC);
+    int fd = os_open_own_file();
     for (ssize_t n; fd >= 0 && (n = read(fd, buffer, sizeof buffer)) > 0;) hash = hash64(buffer, (size_t)n, hash);
     if (fd >= 0) close(fd);
     return hash;
