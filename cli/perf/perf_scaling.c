@@ -76,7 +76,7 @@ static void print_text(const Scaling *s) {
     const CliModel *m = s->model;
     CostWork work;
     cost_work(m->weights, m->kv, &work);
-    printf("kernels %s, activations %s, %.3f GB of weights, %d tokens of context;\n"
+    printf("kernels %s, activations %s, %.3f GB of weights, context %d;\n"
            "T(n) is the time of a forward of n rows, the fastest of several rounds, and the\n"
            "factor after it the speed-up over the first line; this machine has %d core%s\n\n",
            m->weights->options.kernels, weights_activations(m->weights), work.weight_bytes * 1e-9,
