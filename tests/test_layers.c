@@ -44,7 +44,7 @@ static const struct {
     {"src/draft/models", METHODS_SEE},
     {"src/draft/learned", METHODS_SEE},
     {"src/engine", METHODS_SEE "compute/ranks "},
-    {"train", METHODS_SEE "draft/learned "},
+    {"train", METHODS_SEE "compute/ranks draft/learned "},
     {"cli", PROGRAM_SEES},
     {"cli/convert", " base gguf text model train "},
     {"cli/run", PROGRAM_SEES},
