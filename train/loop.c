@@ -122,11 +122,11 @@ static int learn_nothing(Loop *l, TrainSums *sums, fr_error *err) {
     int status = FR_OK;
     train_ranks_part(l->options->ranks, s->n, &begin, &end);
     gradients_begin(g, begin);
-    for (int64_t i = begin; i < end && !status;) {
-        int64_t n = min_i64(end - i, l->options->n_sequences);
-        for (int64_t j = 0; j < n; j++, i++)
-            sequences_get(s, i, l->tokens + j * (s->length + 1), l->loss_mask + j * s->length);
-        status = learn(l, 0, 0, n, 0, sums, err);
+    for (int64_t i = begin, n; i < end && !status; i += n) {
+        n = min_i64(end - i, l->options->n_sequences);
+        for (int64_t j = 0; j < n; j++)
+            sequences_get(s, i + j, l->tokens + j * (s->length + 1), l->loss_mask + j * s->length);
+        status = learn(l, i, 0, n, 0, sums, err);
     }
     return train_ranks_add_up(l->options->ranks, g, s->n, false, sums, status, err);
 }

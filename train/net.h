@@ -28,7 +28,7 @@ typedef struct TrainBatch {
     int32_t n_sequences, length;
     const int32_t *tokens;    /* [n_sequences][length + 1]: position t predicts token t + 1 */
     const uint8_t *loss_mask; /* [n_sequences][length]: 1 where the prediction of token t + 1 is in the loss */
-    int64_t i_sequence;       /* number of the first sequence in the run; every sequence learned has its own */
+    int64_t i_sequence;       /* number of the first sequence in the run, or among those held out */
 } TrainBatch;
 
 enum { TRAIN_MAX_STEPS = 16, TRAIN_RANKS = 32 };
