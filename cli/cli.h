@@ -141,8 +141,8 @@ int perf_scaling(const CliModel *m, const PerfScaling *options, fr_error *err);
 /* Ranks over MPI (mpi_rank.c): the process of rank 0 runs the command, and the others serve it. mpi_rank_option returns
  * fr_model_options.n_ranks for a value of --ranks, where 0 means that the option is missing. mpi_rank_serves returns
  * whether mpirun has started this process as a later rank of a command with these arguments, and mpi_rank_serve does
- * what rank 0 asks for and returns an exit status. A later rank calls mpi_rank_wait_for_first before it prints an error:
- * rank 0 reports the same one, and when it ends, the launcher ends this process. */
+ * what rank 0 asks for and returns an exit status. A later rank calls mpi_rank_wait_for_first before it prints an
+ * error: rank 0 reports the same one, and when it ends, the launcher ends this process. */
 int mpi_rank_option(int n_ranks);
 bool mpi_rank_serves(int argc, char **argv);
 int mpi_rank_serve(void);

@@ -165,16 +165,20 @@ static void run_sequence(void *ctx, int i_run, int n_runs, int i_thread) {
     round->nodes[i_run].loss = sums->loss;
 }
 
-/* The first sequence of a step, or of a rank's part of it, works in the trainer's gradients, where the sum will be. */
+/* The buffer of a sequence. The first one of a step, or of a rank's part of it, works where the sum will be. */
+static int take_buffer(Gradients *g, bool has_gradient, bool takes_total) {
+    if (!has_gradient) return -1;
+    return takes_total ? 0 : g->free_buffers[--g->n_free];
+}
+
 static int run_round(Gradients *g, Round *round, int n, bool has_gradient, TrainSums *sums, fr_error *err) {
     bool takes_total = g->tree.n == 0;
     int status = has_gradient ? provide(g, n - takes_total, err) : FR_OK;
     if (status) return status;
-    for (int i = 0; i < n; i++)
-        round->nodes[i] = (GradientNode){.first = g->next++,
-                                         .buffer = !has_gradient            ? -1
-                                                   : takes_total && i == 0 ? 0
-                                                                            : g->free_buffers[--g->n_free]};
+    for (int i = 0; i < n; i++) {
+        int buffer = take_buffer(g, has_gradient, takes_total && i == 0);
+        round->nodes[i] = (GradientNode){.first = g->next++, .buffer = buffer};
+    }
     threads_run(g->pool, n, run_sequence, round);
     for (int i = 0; i < n; i++) {
         gradient_tree_push(&g->tree, round->nodes[i]);

@@ -5,8 +5,8 @@
  * signature, the list of all options that determine the result. Test: test_checkpoint.c kills a run at many moments and
  * compares the bytes of the resumed run with an undisturbed one.
  *
- * On several ranks, those after rank 0 have nothing of this state but the parameters: they learn from their part of each
- * step when rank 0 orders it. Test: test_train_ranks.c. */
+ * On several ranks, those after rank 0 have nothing of this state but the parameters: they learn from their part of
+ * each step when rank 0 orders it. Test: test_train_ranks.c. */
 #include "train/loop.h"
 
 #include "base/system.h"

@@ -2,9 +2,9 @@
  * checkpoints.
  *
  * One training step takes n_accumulate micro-batches of n_sequences sequences; their gradients are added in a tree over
- * all sequences of the step (gradients.h), and the loss is the mean over all predictions in the loss mask of the step. Step s reads the sequences from number s *
- * n_accumulate * n_sequences on (sequences_batch), with a learning rate that depends only on s. So a run that
- * resumes from a checkpoint does exactly what an undisturbed run does. */
+ * all sequences of the step (gradients.h), and the loss is the mean over all predictions in the loss mask of the step.
+ * Step s reads the sequences from number s * n_accumulate * n_sequences on (sequences_batch), with a learning rate that
+ * depends only on s. So a run that resumes from a checkpoint does exactly what an undisturbed run does. */
 #ifndef TRAIN_LOOP_H
 #define TRAIN_LOOP_H
 
@@ -60,7 +60,7 @@ int loop_follow(Trainer *t, const Dataset *data, const LoopOptions *options, fr_
  *     {"step": 12, "valid_loss": 3.30, "valid_accuracy": [0.30], "cpu_seconds": 9.6}
  *
  * cpu_seconds is the processor time of all steps so far, those before a resumption included; validations and
- * checkpoints are not in it. */
+ * checkpoints are not in it, and of several ranks only rank 0 is. */
 
 typedef struct TrainLog {
     const char *path; /* borrowed */

@@ -1,4 +1,4 @@
-/* train_ranks.h - a training on several ranks: processes of which each learns from its share of the sequences of a step.
+/* train_ranks.h - a training on several ranks: processes that each learn from their part of the sequences of a step.
  *
  * Rank 0 runs the loop. It has the optimiser, and it writes files and draws the progress bar. The other ranks follow
  * its orders: they compute the nodes of the gradient (gradients.h) over their sequences and send them to rank 0, which
@@ -21,8 +21,8 @@
 typedef struct Ranks Ranks;
 
 /* Starts n_ranks - 1 processes, which continue from here, too; FR_RANKS_NUMA: one for each NUMA node. FR_RANKS_MPI:
- * joins the ranks that mpirun has started. *out is NULL if there is only one. Later ranks ignore the signals that stop a
- * training, because they end with rank 0. */
+ * joins the ranks that mpirun has started. *out is NULL if there is only one. Later ranks ignore the signals that stop
+ * a training, because they end with rank 0. */
 int train_ranks_open(Ranks **out, int n_ranks, fr_error *err);
 /* Ends the other ranks. A process that train_ranks_open has started ends here. */
 void train_ranks_close(Ranks *r);

@@ -136,7 +136,8 @@ static void wrong_options_are_refused(void **state) {
     cli_expect(RUN "--ranks many", 2, "'--ranks=many' must be numa or an integer from 1 to 64");
     cli_expect(RUN "--ranks 2 --idle", 2, "--idle: a process that waits for the processor");
     cli_expect(RUN "--ranks 2 --hot-tokens 3", 2, "unknown option '--hot-tokens'");
-    cli_expect(RUN "--ranks 2 --head-tokens 301", 2, "forerun: rank 0: --head-tokens=301 is more than the 300 tokens of the target");
+    cli_expect(RUN "--ranks 2 --head-tokens 301", 2,
+               "forerun: rank 0: --head-tokens=301 is more than the 300 tokens of the target");
     setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
     cli_expect(RUN "--ranks 2", 2, "--ranks: mpirun has started the processes of this training already");
     cli_expect("train auto -m " VOCAB " " DATA " -o " OUT, 2, "this command runs in one: start it without mpirun");
