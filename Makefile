@@ -323,12 +323,12 @@ BINDING_TESTS = $(if $(filter release,$(MODE)),tests/bindings/run_python tests/b
 test-bindings: build/forerun $(BUILD)/libforerun.so $(RUNNER)
 	@$(RUN_TESTS) $(BINDING_TESTS)
 # The tests that a sanitizer gets through in three minutes on two cores (MODE=san is both): those of the library's rooms but for the slow
-# ones, our golden files, the readers of training data, and the fuzz inputs.
+# ones, our golden files, the readers of training data, the sums of gradients, and the fuzz inputs.
 SLOW_TESTS  := test_attention test_draft_eagle test_draft_lyanna test_draft_model test_draft_redrafter test_forward test_kernels_matmul \
                test_gumbel_max test_kernels_vector test_lyanna_text test_rules test_shipped_drafters test_step_memory
 QUICK_ROOMS := base gguf text grammar model compute tree verify draft engine research
 QUICK_TESTS := $(filter-out $(SLOW_TESTS) test_study,$(basename $(notdir $(call sources,tests,$(QUICK_ROOMS))))) \
-               $(filter test_golden_own test_tokenizer_own test_dataset test_checkpoint test_import test_safetensors test_chat_input \
+               $(filter test_golden_own test_tokenizer_own test_dataset test_checkpoint test_gradients test_import test_safetensors test_chat_input \
                         test_convert test_convert_% test_line_history test_model_name test_safe_text test_same_text test_sandbox \
                         test_http_head test_json_out,$(notdir $(TESTS)))
 quick-tests: $(addprefix $(BUILD)/tests/,$(QUICK_TESTS)) $(REPLAYS) $(RUNNER) $(BUILD)/forerun

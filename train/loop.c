@@ -67,8 +67,8 @@ static int diverged(int64_t step, fr_error *err) {
                      (long long)step + 1);
 }
 
-/* Learns from sequences begin .. end - 1 of those in memory, of which the first one has number i_sequence in the run.
- * With ranks they are all parts of this rank. */
+/* Learns from sequences begin .. end - 1 of those in memory; sequence 0 has number i_sequence in the run. Ends early if
+ * the other ranks have ended. */
 static int learn(Loop *l, int64_t i_sequence, int64_t begin, int64_t end, double weight, TrainSums *sums,
                  fr_error *err) {
     int32_t most = l->options->n_sequences;
@@ -115,7 +115,7 @@ static int train_step(Loop *l, int64_t step, fr_error *err) {
 }
 
 /* The sums over the held-out sequences; on later ranks, what rank 0 needs from them. */
-static int learn_nothing(Loop *l, TrainSums *sums, fr_error *err) {
+static int sum_valid(Loop *l, TrainSums *sums, fr_error *err) {
     const Sequences *s = &l->data->valid;
     Gradients *g = l->trainer->class->gradients(l->trainer);
     int64_t begin, end;
@@ -134,7 +134,7 @@ static int learn_nothing(Loop *l, TrainSums *sums, fr_error *err) {
 static int validate(Loop *l, fr_error *err) {
     TrainSums sums = {0};
     train_ranks_order(l->options->ranks, TRAIN_VALIDATE, NULL);
-    int status = learn_nothing(l, &sums, err);
+    int status = sum_valid(l, &sums, err);
     if (status || sums.n == 0) return status;
     l->result->valid = sums;
     return train_log_valid(&l->log, l->result->n_steps, &sums, err);
@@ -311,7 +311,7 @@ int loop_follow(Trainer *t, const Dataset *data, const LoopOptions *options, fr_
         switch (train_ranks_order(options->ranks, TRAIN_END, &step)) {
         case TRAIN_PARAMETERS: train_ranks_share_parameters(options->ranks, t); break;
         case TRAIN_LEARN: status = learn_step(&l, step, &sums, err); break;
-        case TRAIN_VALIDATE: status = learn_nothing(&l, &sums, err); break;
+        case TRAIN_VALIDATE: status = sum_valid(&l, &sums, err); break;
         case TRAIN_END: goes_on = false; break;
         }
     }

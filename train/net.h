@@ -49,7 +49,7 @@ typedef struct TrainerClass {
     const char *name; /* "target", "lyanna", ... */
     int32_t (*n_params)(const Trainer *t);
     Param *(*param)(Trainer *t, int32_t i);
-    /* The gradients of the parameters: the part of a training step to which `learn` adds. */
+    /* What adds up the gradients of sequences in `learn`. */
     Gradients *(*gradients)(Trainer *t);
     /* Adds the gradient of `weight` times the summed loss of the batch to the gradients, and adds to the sums. With
      * weight 0 it only adds to the sums (validation). Batches between gradients_begin and gradients_end are added up
