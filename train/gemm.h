@@ -8,7 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-typedef enum GemmPrecision { GEMM_F32, GEMM_BF16, GEMM_BF16_TILES } GemmPrecision;
+/* GEMM_NOT_CHOSEN is for options that were not given. */
+typedef enum GemmPrecision { GEMM_F32, GEMM_BF16, GEMM_BF16_TILES, GEMM_NOT_CHOSEN } GemmPrecision;
 
 /* Sets the precision of the whole process; call it before the first product, and while no other thread runs. GEMM_F32
  * loads OpenBLAS, which can fail: it may not be installed, or the address space may be too small for it. At most

@@ -113,4 +113,8 @@ int checkpoint_write(const char *path, const Checkpoint *c, fr_error *err);
  * differ from those of c, or whose step is beyond c->n_steps. */
 int checkpoint_read(const char *path, Checkpoint *c, fr_error *err);
 
+/* Copies the value of an option in the run signature of a checkpoint, "NAME=VALUE" between blanks, to value. false: the
+ * file is no checkpoint or has no such option. */
+bool checkpoint_option(const char *path, const char *name, char *value, size_t size);
+
 #endif

@@ -202,14 +202,16 @@ const Option train_args_options[] = {
     {.key = "precision",
      OPT_CHOICE(TrainArgs, precision, "bf16", "f32", "bf16-tiles"),
      .values = (const int32_t[]){GEMM_BF16, GEMM_F32, GEMM_BF16_TILES},
-     .default_help = "bf16 if the CPU multiplies BF16 faster than floats, else f32",
+     .default_help =
+         "that of the run that --resume continues; else bf16 if the CPU multiplies BF16 faster than floats, "
+         "else f32",
      .help = "type that the inputs of matrix products are rounded to; sums are f32, of bf16-tiles in the order of AMX "
              "tiles; the file records it"},
     {.key = NULL},
 };
 
 void train_args_defaults(TrainArgs *a) {
-    *a = (TrainArgs){.warm_up = -1, .precision = gemm_best_precision()};
+    *a = (TrainArgs){.warm_up = -1, .precision = GEMM_NOT_CHOSEN};
     a->data = (DatasetOptions){.files = a->files, .valid_share = -1, .progress = stderr};
     a->loop = (LoopOptions){.valid_every = -1, .checkpoint_s = 300, .progress = stderr};
     a->loop.adamw = (AdamWOptions){.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};

@@ -456,6 +456,17 @@ static int open_trainer(Training *t, fr_error *err) {
     return status;
 }
 
+/* Returns the precision of the run that is resumed, if there is one: the best one is measured, and what else the
+ * machine does may have changed it. */
+static GemmPrecision choose_precision(const TrainArgs *a) {
+    char name[16];
+    bool is_resumed = a->loop.resumes && a->loop.checkpoint &&
+                      checkpoint_option(a->loop.checkpoint, "precision", name, sizeof name);
+    for (int p = 0; is_resumed && p < GEMM_NOT_CHOSEN; p++)
+        if (strcmp(name, gemm_precision_name((GemmPrecision)p)) == 0) return (GemmPrecision)p;
+    return gemm_best_precision();
+}
+
 /* Reads the inputs and opens the trainer, on all ranks. Processes of mpirun join before that, so that an error has the
  * number of its rank. */
 static int open_all(Training *t, fr_error *err) {
@@ -465,8 +476,9 @@ static int open_all(Training *t, fr_error *err) {
     int status = check_ranks(a, n_ranks, err);
     if (!status && n_ranks == FR_RANKS_MPI) status = train_ranks_open(&t->ranks, n_ranks, err);
     if (status) return status;
-    train_ranks_share(t->ranks, &a->precision, sizeof a->precision);
     status = read_inputs(t, &why);
+    if (a->precision == GEMM_NOT_CHOSEN) a->precision = choose_precision(a);
+    train_ranks_share(t->ranks, &a->precision, sizeof a->precision);
     if (!status && !t->ranks) status = start_ranks(t, n_ranks, &why);
     a->loop.ranks = t->ranks;
     if (!a->n_threads) a->n_threads = threads_n_physical_cores();
