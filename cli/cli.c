@@ -149,7 +149,6 @@ const Option cli_model_options[] = {
      .required = "model",
      .section = "Model",
      .help = "GGUF file of the model"},
-    CLI_ROW_THREADS(CliModel, n_threads),
     CLI_ROW_PIN(CliModel, pin),
     CLI_ROW_KV(CliModel, kv),
     CLI_ROW_BACKEND(CliModel, backend),
@@ -158,6 +157,8 @@ const Option cli_model_options[] = {
                 .default_value = "q16"),
     {.key = NULL},
 };
+
+const Option cli_model_threads[] = {CLI_ROW_THREADS(CliModel, n_threads), {.key = NULL}};
 
 void cli_model_defaults(CliModel *m) { *m = (CliModel){.n_threads = threads_n_physical_cores()}; }
 

@@ -68,8 +68,9 @@ typedef struct CliModel {
     Device *device;
 } CliModel;
 
-/* The rows of these options. Call cli_model_defaults before they are parsed. */
-extern const Option cli_model_options[];
+/* The rows of these options; the number of threads by itself, because `forerun perf` takes several. Call
+ * cli_model_defaults before they are parsed. */
+extern const Option cli_model_options[], cli_model_threads[];
 void cli_model_defaults(CliModel *m);
 int cli_model_open(CliModel *m, fr_error *err);
 void cli_model_close(CliModel *m);
@@ -77,6 +78,18 @@ void cli_model_close(CliModel *m);
 /* `forerun perf --figures` (perf/perf_figures.c): measures the opened model at contexts 128 and 1024, for about one and
  * a half times `seconds` each, and prints a table, or JSON. */
 int perf_figures(const CliModel *m, double seconds, bool json, fr_error *err);
+
+/* `forerun perf --threads 1,2,4` (perf/perf_scaling.c): times the opened model with each of these numbers of threads,
+ * for about `seconds` in all, and prints a table, or JSON; plot NULL: draws nothing. */
+typedef struct PerfScaling {
+    const int32_t *threads;
+    int n_counts, n_context;
+    double seconds;
+    bool json;
+    const char *plot;
+} PerfScaling;
+enum { PERF_MAX_COUNTS = 16 };
+int perf_scaling(const CliModel *m, const PerfScaling *options, fr_error *err);
 
 /* Rows of options that several commands have: S is the struct, and further members of the row may follow the field. */
 #define CLI_ROW_THREADS(S, field, ...) \
@@ -128,10 +141,12 @@ int perf_figures(const CliModel *m, double seconds, bool json, fr_error *err);
 /* Ranks over MPI (mpi_rank.c): the process of rank 0 runs the command, and the others serve it. mpi_rank_option returns
  * fr_model_options.n_ranks for a value of --ranks, where 0 means that the option is missing. mpi_rank_serves returns
  * whether mpirun has started this process as a later rank of a command with these arguments, and mpi_rank_serve does
- * what rank 0 asks for and returns an exit status. */
+ * what rank 0 asks for and returns an exit status. A later rank calls mpi_rank_wait_for_first before it prints an
+ * error: rank 0 reports the same one, and when it ends, the launcher ends this process. */
 int mpi_rank_option(int n_ranks);
 bool mpi_rank_serves(int argc, char **argv);
 int mpi_rank_serve(void);
+void mpi_rank_wait_for_first(void);
 
 enum { TABLE_COLUMNS = 80 }; /* tables fit a terminal of this width */
 

@@ -366,6 +366,7 @@ typedef struct Parser {
     int argc, i; /* argv[i] is read next */
     char **argv;
     bool wants_help, wants_all_help;
+    bool is_later_rank; /* rank 0 checks the files */
     int n_arguments;
 } Parser;
 
@@ -530,7 +531,7 @@ static int parse(Parser *p, fr_error *err) {
     status = check_required(c, err);
     if (!status) status = model_cache_resolve(c, err);
     if (!status && c->check) status = c->check(err);
-    return status ? status : command_check_files(c, err);
+    return status || p->is_later_rank ? status : command_check_files(c, err);
 }
 
 /* Prints the error, and refers to --help if the command line is wrong. */
@@ -551,10 +552,12 @@ static int print_help(const Command *c, bool all) {
 }
 
 /* Parses argv into the command's structs. False: it printed help or an error, and *status is the exit status. */
-static bool command_parse(const Command *c, int argc, char **argv, int *status) {
-    Parser p = {.command = c, .argc = argc, .i = 1, .argv = argv};
+static bool command_parse(const Command *c, int argc, char **argv, bool is_later_rank, int *status) {
+    Parser p = {.command = c, .argc = argc, .i = 1, .argv = argv, .is_later_rank = is_later_rank};
     fr_error err;
-    if (parse(&p, &err)) *status = refuse(c, &err);
+    int failure = parse(&p, &err);
+    if (failure && is_later_rank) mpi_rank_wait_for_first();
+    if (failure) *status = refuse(c, &err);
     else if (p.wants_help) *status = print_help(c, p.wants_all_help);
     else return true;
     return false;
@@ -592,6 +595,7 @@ int command_main(const Command *c, int argc, char **argv) {
     int status;
     CommandRow ranks;
     if (c->method) return run_method(c, argc, argv);
-    if (find_key(c, "ranks", strlen("ranks"), &ranks) && mpi_rank_serves(argc, argv)) return mpi_rank_serve();
-    return command_parse(c, argc, argv, &status) ? c->run(argc, argv) : status;
+    bool is_later_rank = find_key(c, "ranks", strlen("ranks"), &ranks) && mpi_rank_serves(argc, argv);
+    if (is_later_rank && !c->runs_on_all_ranks) return mpi_rank_serve();
+    return command_parse(c, argc, argv, is_later_rank, &status) ? c->run(argc, argv) : status;
 }

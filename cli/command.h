@@ -32,6 +32,8 @@ struct Command {
     int (*check)(fr_error *err); /* optional: checks combinations of options, after parsing */
     /* Optional: adds files that no row names, such as OUTPUT.log. False: memory ran out. */
     bool (*files)(CommandFiles *out);
+    /* Every process that mpirun has started runs it. Without this, those after rank 0 only do what rank 0 asks for. */
+    bool runs_on_all_ranks;
     int (*run)(int argc, char **argv); /* argv[0] is the command's name; returns an exit status */
 };
 

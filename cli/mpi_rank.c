@@ -1,5 +1,5 @@
 /* mpi_rank.c - the processes that mpirun has started: rank 0 runs the command, and the others compute their parts of
- * the model, whatever the command is.
+ * the model, whatever the command is. In a training, all of them run the command (Command.runs_on_all_ranks).
  *
  * The launcher tells a process its rank and their number in the environment. A later rank reads no option but --ranks
  * and asks for no file: it gets all that it needs from rank 0. If rank 0 refuses its command line, or ends in another
@@ -48,13 +48,17 @@ bool mpi_rank_serves(int argc, char **argv) {
     return n_processes() > 1 && rank() > 0;
 }
 
+void mpi_rank_wait_for_first(void) {
+    const struct timespec pause = {.tv_nsec = 300000000};
+    nanosleep(&pause, NULL);
+}
+
 int mpi_rank_serve(void) {
     fr_error err;
     fr_model *model;
-    const struct timespec pause = {.tv_nsec = 300000000};
     const fr_model_options options = {.struct_size = sizeof options, .n_ranks = FR_RANKS_MPI};
     int status = fr_model_open(&model, "", &options, &err);
     if (status == FR_ERR_CANCELLED) return CLI_OK;
-    nanosleep(&pause, NULL); /* rank 0 reports the same error, and when it ends, the launcher ends this process */
+    mpi_rank_wait_for_first();
     return cli_fail(&err);
 }

@@ -126,6 +126,22 @@ static int find_arrays(const Gguf *g, const char *path, const Checkpoint *c, con
     return status;
 }
 
+bool checkpoint_option(const char *path, const char *name, char *value, size_t size) {
+    Gguf *g = NULL;
+    GgufString options;
+    fr_error ignored;
+    size_t n_name = strlen(name), n = 0;
+    bool is_found = gguf_open(&g, path, &ignored) == FR_OK && gguf_get_string(g, "checkpoint.options", &options);
+    const char *at = is_found ? options.data : NULL, *end = is_found ? at + options.n : NULL;
+    for (is_found = false; at < end && !is_found; at += n + 1) {
+        for (n = 0; at + n < end && at[n] != ' '; n++) {}
+        is_found = n > n_name && at[n_name] == '=' && memcmp(at, name, n_name) == 0 && n - n_name <= size;
+        if (is_found) snprintf(value, size, "%.*s", (int)(n - n_name - 1), at + n_name + 1);
+    }
+    gguf_close(g);
+    return is_found;
+}
+
 static int read_open(const Gguf *g, const char *path, Checkpoint *c, const GgufTensor **found, fr_error *err) {
     GgufString data, signature, hash, type;
     char hex[HEX_BYTES];

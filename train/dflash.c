@@ -111,6 +111,8 @@ static int check_form(const DrafterFile *f, const Hparams *h, fr_error *err) {
     if (keys.window > 0) what = "layers with a window";
     if (h->rope.scaling != ROPE_SCALING_NONE) what = "a scaled rope";
     if (h->n_embd != net.C) what = "another width than its target";
+    if (keys.conv_taps > 0) what = "convolutions";
+    if (keys.selector_top > 0) what = "a selector";
     if (keys.block > DFLASH_MAX_BLOCK) what = "more than 16 slots in a block";
     if (!what) return FR_OK;
     return error_set(err, FR_ERR_UNSUPPORTED, "%s: has %s, which forerun train dflash does not support",

@@ -172,8 +172,7 @@ static int learn(Trainer *trainer, const TrainBatch *b, double weight, TrainSums
                              t->streams ? t->streams + i * streams_of_sequence(t, b->length) : NULL, err);
     if (status) return status;
     Task task = {t, b, weight};
-    gradients_run(&t->gradients, b->n_sequences, learn_sequence, &task, weight != 0 ? t->grads : NULL, sums);
-    return FR_OK;
+    return gradients_run(&t->gradients, b->n_sequences, learn_sequence, &task, weight != 0, sums, err);
 }
 
 /* ---- write -------------------------------------------------------------------------------------- */
@@ -214,6 +213,7 @@ bool drafter_trainer_accuracy(const TrainSums *sums, float accuracy[TRAIN_MAX_ST
 
 static int32_t n_params(const Trainer *t) { return ((const DrafterTrainer *)t)->n_tensors; }
 static Param *param(Trainer *t, int32_t i) { return &((DrafterTrainer *)t)->params[i]; }
+static Gradients *gradients(Trainer *t) { return &((DrafterTrainer *)t)->gradients; }
 
 static void close_trainer(Trainer *trainer) {
     DrafterTrainer *t = (DrafterTrainer *)trainer;
@@ -258,7 +258,7 @@ static int open_params(DrafterTrainer *t, fr_error *err) {
         at += t->params[i].n;
         init_values_of(t, i);
     }
-    return gradients_open(&t->gradients, n, t->options.n_threads, err);
+    return gradients_open(&t->gradients, t->grads, n, t->options.n_threads, err);
 }
 
 static int open_acts(DrafterTrainer *t, fr_error *err) {
@@ -274,7 +274,7 @@ static int open_acts(DrafterTrainer *t, fr_error *err) {
 }
 
 int drafter_trainer_open(Trainer **out, FrozenTarget *target, const DrafterTrainerOptions *options, fr_error *err) {
-    static const TrainerClass class = {"drafter", n_params, param, learn, write_file, close_trainer};
+    static const TrainerClass class = {"drafter", n_params, param, gradients, learn, write_file, close_trainer};
     *out = NULL;
     DrafterTrainer *t = mem_calloc(1, sizeof *t);
     if (!t) {

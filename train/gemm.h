@@ -8,7 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-typedef enum GemmPrecision { GEMM_F32, GEMM_BF16, GEMM_BF16_TILES } GemmPrecision;
+/* GEMM_NOT_CHOSEN is for options that were not given. */
+typedef enum GemmPrecision { GEMM_F32, GEMM_BF16, GEMM_BF16_TILES, GEMM_NOT_CHOSEN } GemmPrecision;
 
 /* Sets the precision of the whole process; call it before the first product, and while no other thread runs. GEMM_F32
  * loads OpenBLAS, which can fail: it may not be installed, or the address space may be too small for it. At most
@@ -77,8 +78,8 @@ void gemm_bf16_tiles_plain(const Bf16Product *p);
 #if defined(__x86_64__)
 void gemm_bf16_avx512(const Bf16Product *p);    /* AVX-512 F, BW, VL, DQ, BF16 */
 void gemm_bf16_tiles_amx(const Bf16Product *p); /* and AMX-TILE, AMX-BF16 */
-/* Measures, for a millisecond, whether vdpbf16ps does more operations a second than fused multiply-adds of floats: some
- * CPUs have the instruction only for its numbers. The CPU must have the instructions of gemm_bf16_avx512. */
+/* Measures, for a few milliseconds, whether vdpbf16ps does more operations a second than fused multiply-adds of floats:
+ * some CPUs have the instruction only for its numbers. The CPU must have the instructions of gemm_bf16_avx512. */
 bool gemm_bf16_is_faster(void);
 #endif
 

@@ -88,7 +88,7 @@ void gemm_bf16_avx512(const Bf16Product *p) {
 
 /* ---- is it worth it? --------------------------------------------------------------------------------- */
 
-enum { CHAINS = 12, ROUNDS = 4000, RUNS = 20 };
+enum { CHAINS = 12, ROUNDS = 4000, RUNS = 200 };
 
 /* Returns seconds of ROUNDS rounds of as many chains as hide the latency. */
 static double chains_s(bool is_bf16) {

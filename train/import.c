@@ -126,8 +126,13 @@ const SafeTensor *published_find(const Published *c, const char *name) {
     return find(c, name, &taken);
 }
 
-/* Takes the tensor, which must have exactly the shape [n_out][n_in] or, with n_out 0, [n_in]. */
-static int published_take(Published *c, const char *name, int64_t n_in, int64_t n_out, const SafeTensor **out,
+static void write_shape(char text[96], const int64_t *dims, int n_dims) {
+    int n = snprintf(text, 96, "%lld x %lld", (long long)dims[0], (long long)(n_dims > 1 ? dims[1] : 1));
+    if (n_dims > 2) snprintf(text + n, 96 - (size_t)n, " x %lld", (long long)dims[2]);
+}
+
+/* Takes the tensor, which must have exactly this shape, the innermost dimension last. */
+static int published_take(Published *c, const char *name, const int64_t *dims, int n_dims, const SafeTensor **out,
                           fr_error *err) {
     bool *taken;
     const SafeTensor *t = *out = find(c, name, &taken);
@@ -136,14 +141,13 @@ static int published_take(Published *c, const char *name, int64_t n_in, int64_t 
         return error_set(err, FR_ERR_UNSUPPORTED,
                          "%s: tensor %s has the type %s; only F32, F16 and BF16 can be imported", published_path(c),
                          name, t->dtype);
-    bool fits = n_out ? t->n_dims == 2 && t->dims[0] == n_out && t->dims[1] == n_in
-                      : t->n_dims == 1 && t->dims[0] == n_in;
-    if (!fits)
+    char is[96], needed[96];
+    write_shape(is, t->dims, t->n_dims);
+    write_shape(needed, dims, n_dims);
+    if (t->n_dims != n_dims || memcmp(t->dims, dims, (size_t)n_dims * sizeof *dims) != 0)
         return error_set(err, FR_ERR_MISMATCH,
-                         "%s: tensor %s is %lld x %lld, but the target needs %lld x %lld; the drafter was trained for "
-                         "another target",
-                         published_path(c), name, (long long)t->dims[0], (long long)t->dims[1],
-                         (long long)(n_out ? n_out : n_in), (long long)(n_out ? n_in : 1));
+                         "%s: tensor %s is %s, but the target needs %s; the drafter was trained for another target",
+                         published_path(c), name, is, needed);
     *taken = true;
     return FR_OK;
 }
@@ -223,11 +227,24 @@ int import_add(Import *x, const char *name, const char *from, int64_t n_in, int6
                fr_error *err) {
     const SafeTensor *source;
     ImportTensor *t = NULL;
-    int status = published_take(x->from, from, n_in, n_out, &source, err);
+    const int64_t dims[] = {n_out ? n_out : n_in, n_in};
+    int status = published_take(x->from, from, dims, n_out ? 2 : 1, &source, err);
     if (!status) status = add(x, name, n_in, n_out, &t, err);
     if (status) return status;
     t->from = source;
     if (out) *out = t;
+    return FR_OK;
+}
+
+int import_add_cube(Import *x, const char *name, const char *from, const int64_t dims[3], fr_error *err) {
+    const SafeTensor *source;
+    ImportTensor *t = NULL;
+    int status = published_take(x->from, from, dims, 3, &source, err);
+    if (!status) status = add(x, name, dims[2], dims[0] * dims[1], &t, err);
+    if (status) return status;
+    t->type = TYPE_F32;
+    t->from = source;
+    t->n_outer = dims[0];
     return FR_OK;
 }
 
@@ -277,13 +294,14 @@ void import_set_text(Import *x, const char *name, const char *text) {
 /* ---- rows ------------------------------------------------------------------------------------------ */
 
 static void read_row(const SafeTensor *s, int64_t row, int64_t n, float *out) {
-    size_t row_bytes = s->n_dims == 2 ? s->bytes / (size_t)s->dims[0] : s->bytes;
+    size_t n_rows = s->n_dims == 3 ? (size_t)(s->dims[0] * s->dims[1]) : s->n_dims == 2 ? (size_t)s->dims[0] : 1;
+    size_t row_bytes = s->bytes / n_rows;
     blocks_dequantize(s->type, (const char *)s->data + (size_t)row * row_bytes, n, out);
 }
 
 int import_read_vector(Import *x, const char *name, int64_t n, float *out, fr_error *err) {
     const SafeTensor *s;
-    int status = published_take(x->from, name, n, 0, &s, err);
+    int status = published_take(x->from, name, &n, 1, &s, err);
     if (status) return status;
     read_row(s, 0, n, out);
     if (finite_floats(out, n)) return FR_OK;
@@ -353,8 +371,9 @@ int import_check_embedding(Import *x, const char *name, fr_error *err) {
     const double tolerance = 0.25; /* unrelated embeddings differ by 1.4, the target's own in 4 bits by less than 0.1 */
     const SafeTensor *s;
     int64_t n = x->target->hparams.n_embd;
+    const int64_t dims[] = {x->target->hparams.n_vocab, n};
     if (!published_find(x->from, name)) return FR_OK;
-    int status = published_take(x->from, name, n, x->target->hparams.n_vocab, &s, err);
+    int status = published_take(x->from, name, dims, 2, &s, err);
     if (status) return status;
     float *row = mem_calloc((size_t)n * 2, sizeof *row);
     if (!row) return error_memory(err, name, (size_t)n * sizeof *row);
@@ -394,8 +413,10 @@ static int write_file(Import *x, const char *path, fr_error *err) {
     if (!status) status = gguf_check(x->target->gguf, err);
     for (int i = 0; i < x->n_tensors && !status; i++) {
         ImportTensor *t = &x->tensors[i];
-        bool is_vector = t->n_out == 1;
-        gguf_add_tensor_filled(x->w, t->name, t->type, is_vector ? 1 : 2, (int64_t[]){t->n_in, t->n_out}, fill, t);
+        int64_t n_outer = t->n_outer ? t->n_outer : 1;
+        int n_dims = t->n_outer ? 3 : t->n_out == 1 ? 1 : 2;
+        gguf_add_tensor_filled(x->w, t->name, t->type, n_dims, (int64_t[]){t->n_in, t->n_out / n_outer, n_outer}, fill,
+                               t);
     }
     return status ? status : gguf_writer_finish(x->w, path, err);
 }

@@ -53,6 +53,7 @@ typedef struct ImportTensor {
     const SafeTensor *from; /* NULL: zeros */
     TensorType type;
     int64_t n_in, n_out; /* [n_out][n_in] as rows; n_out 1: a vector */
+    int64_t n_outer;     /* not 0: [n_outer][n_out / n_outer][n_in] */
     ImportRows rows;
     bool swaps_columns; /* the two halves of each row are exchanged */
     const struct Import *import;
@@ -105,6 +106,8 @@ int import_drafter(const ImportMethod *method, const Model *target, Published *f
  * n_out 0: a vector. *out (NULL is fine) may be changed until the plan ends. */
 int import_add(Import *x, const char *name, const char *from, int64_t n_in, int64_t n_out, ImportTensor **out,
                fr_error *err);
+/* The same for a tensor of floats [dims[0]][dims[1]][dims[2]]. */
+int import_add_cube(Import *x, const char *name, const char *from, const int64_t dims[3], fr_error *err);
 /* Adds a vector of zeros. */
 int import_add_zeros(Import *x, const char *name, int64_t n, fr_error *err);
 /* Adds a vector, or a map of tokens (GGUF_MAP), which the plan fills in. */

@@ -10,11 +10,15 @@
  *     markov_head.markov_w1.weight [V][r], markov_head.markov_w2.weight [D][r],
  *     markov_head.gate_proj.weight [r][H + r] and .bias [r], where config.json's markov_head_type is gated,
  *     confidence_head.proj.weight [1][H + r] and .bias [1]      DSpark, optional
+ *     layers.<i>.{attention,mlp}_conv.kernel_projection.weight [2 taps H / group][H], and .base_kernel [2][taps][H],
+ *     candidate_selector.{predecessor,successor}_codebook [V][r], .hidden_projection.weight [r][H]   DFlash 2, optional
  *
- * config.json has the shape of the layers (import_config.c), block_size, mask_token_id and the list of layers. z-lab's
- * files have these in dflash_config or at the top, and their target_layer_ids name outputs as a rule. speculators'
+ * config.json has the shape of the layers (import_config.c), block_size, mask_token_id and the list of layers, and for
+ * DFlash 2 conv_kernel_size, conv_group_size, selector_rank and selector_top_k. z-lab's files have these in
+ * dflash_config or at the top, and their target_layer_ids name outputs as a rule. speculators'
  * aux_hidden_state_layer_ids name inputs. layer_types says which layers have a window of sliding_window. In DSpark's
  * blocks the first slot predicts as well, unless sample_from_anchor is false. */
+#include "draft/feedback.h"
 #include "draft/learned/learned_files.h"
 #include "train/import.h"
 
@@ -28,6 +32,7 @@ enum { MOST_STREAMS = 16, MOST_LAYERS = 32 };
 #define MARKOV_OUTPUT "markov_head.markov_w2.weight"
 #define MARKOV_GATE "markov_head.gate_proj"
 #define CONFIDENCE_HEAD "confidence_head.proj" /* .weight and .bias */
+#define SELECTOR "candidate_selector."
 
 static const char *const list_names[] = {"target_layer_ids", "aux_hidden_state_layer_ids"};
 
@@ -134,6 +139,57 @@ static int add_layer(Import *x, const ImportShape *s, int64_t i, fr_error *err) 
     return status;
 }
 
+/* Adds the convolutions of a layer. */
+static int add_convs(Import *x, int64_t i, int64_t n_embd, int64_t taps, int64_t group, fr_error *err) {
+    static const struct {
+        const char *from, *kernels, *part;
+    } parts[] = {{"attention_conv", DFLASH_ATTN_CONV, "attn"}, {"mlp_conv", DFLASH_FFN_CONV, "ffn"}};
+    const int64_t dims[] = {2, taps, n_embd};
+    int status = FR_OK;
+    for (int k = 0; k < 2 && !status; k++) {
+        char name[64], from[96];
+        snprintf(name, sizeof name, DFLASH_LAYER, (int)i, parts[k].kernels);
+        snprintf(from, sizeof from, "layers.%d.%s.kernel_projection.weight", (int)i, parts[k].from);
+        status = import_add(x, name, from, n_embd, 2 * taps * (n_embd / group), NULL, err);
+        snprintf(name, sizeof name, DFLASH_CONV_BASE, (int)i, parts[k].part);
+        snprintf(from, sizeof from, "layers.%d.%s.base_kernel", (int)i, parts[k].from);
+        if (!status) status = import_add_cube(x, name, from, dims, err);
+    }
+    return status;
+}
+
+/* Adds the convolutions and the selector of DFlash 2, if config.json has them. */
+static int add_selection(Import *x, const json_t *config, int64_t n_embd, int64_t n_layer, fr_error *err) {
+    static const struct {
+        const char *key, *name;
+        json_int_t max;
+    } keys[] = {{DFLASH_KEY_CONV_TAPS, DFLASH DFLASH_KEY_CONV_TAPS, 64},
+                {DFLASH_KEY_CONV_GROUP, DFLASH DFLASH_KEY_CONV_GROUP, 1 << 16},
+                {DFLASH_KEY_SELECTOR_RANK, DFLASH DFLASH_KEY_SELECTOR_RANK, 4096},
+                {DFLASH_KEY_SELECTOR_TOP, DFLASH DFLASH_KEY_SELECTOR_TOP, TOP_K_MAX}};
+    int64_t values[4] = {0};
+    int status = FR_OK;
+    for (int k = 0; k < 4; k++) {
+        const json_t *value = value_of(config, keys[k].key);
+        if (!value) continue;
+        if (!json_is_integer(value) || json_integer_value(value) < 1 || json_integer_value(value) > keys[k].max)
+            return import_refuse_config(x, keys[k].key, err);
+        values[k] = (int64_t)json_integer_value(value);
+        import_set_int(x, keys[k].name, values[k]);
+    }
+    int64_t taps = values[0], group = values[1], rank = values[2], n_vocab = x->target->hparams.n_vocab;
+    if ((taps == 0) != (group == 0) || (group && n_embd % group))
+        return import_refuse_config(x, DFLASH_KEY_CONV_GROUP, err);
+    if ((rank == 0) != (values[3] == 0)) return import_refuse_config(x, DFLASH_KEY_SELECTOR_TOP, err);
+    for (int64_t i = 0; i < n_layer && taps && !status; i++) status = add_convs(x, i, n_embd, taps, group, err);
+    if (status || rank == 0) return status;
+    status = import_add(x, DFLASH_SELECTOR_BEFORE, SELECTOR "predecessor_codebook", rank, n_vocab, NULL, err);
+    if (!status) status = import_add(x, DFLASH_SELECTOR_AFTER, SELECTOR "successor_codebook", rank, n_vocab, NULL, err);
+    if (status) return status;
+    return import_add(x, DFLASH_SELECTOR_HIDDEN ".weight", SELECTOR "hidden_projection.weight", n_embd, rank, NULL,
+                      err);
+}
+
 /* Adds what a Markov head of that type has in addition. */
 static int add_gate(Import *x, const ImportShape *s, const char *type, int64_t rank, fr_error *err) {
     if (strcmp(type, "vanilla") == 0) return FR_OK;
@@ -177,6 +233,7 @@ static int add_all(Import *x, const json_t *config, fr_error *err) {
     for (int64_t i = 0; i < n_layer && !status; i++) status = add_layer(x, &s, i, err);
     if (!status) status = import_add(x, DFLASH_OUTPUT_NORM, "norm.weight", s.n_embd, 0, NULL, err);
     if (!status) status = add_markov(x, config, &s, err);
+    if (!status) status = add_selection(x, config, s.n_embd, n_layer, err);
     if (!status) status = import_add_head(x, DFLASH_OUTPUT, s.n_embd, err);
     return status ? status : import_add_embedding(x, DFLASH_EMBEDDING, s.n_embd, err);
 }

@@ -94,9 +94,8 @@ typedef struct LlamaOptions {
 /* Initial values are normally distributed with deviation 0.02, and 0.02 / sqrt(2 n_layer) in the two matrices of a
  * layer that add to the residual stream (as in GPT-2); norms are 1. Each depends only on (seed, tensor, element).
  *
- * learn: threads take whole sequences, so a batch should have several for each thread. The same seed and batches give
- * the same bits for the same number of threads; another number adds gradients in another order. Call gemm_open first
- * (gemm.h). */
+ * learn: threads take whole sequences, so a batch should have several for each thread. The bits do not depend on their
+ * number (gradients.h). Call gemm_open first (gemm.h). */
 int llama_trainer_open(Trainer **out, const LlamaOptions *options, fr_error *err);
 
 /* Replaces the initial values by the weights in a model's file; see llama_init_read. */

@@ -189,8 +189,7 @@ static int learn(Trainer *trainer, const TrainBatch *batch, double weight, Train
     int status = check_batch(t, batch, err);
     if (status) return status;
     Task task = {t, batch, weight};
-    gradients_run(&t->gradients, batch->n_sequences, learn_sequence, &task, weight != 0 ? t->grads : NULL, sums);
-    return FR_OK;
+    return gradients_run(&t->gradients, batch->n_sequences, learn_sequence, &task, weight != 0, sums, err);
 }
 
 /* ---- write ------------------------------------------------------------------------------------------- */
@@ -260,6 +259,7 @@ done:
 
 static int32_t n_params(const Trainer *t) { return ((const LlamaTrainer *)t)->n_params; }
 static Param *param(Trainer *t, int32_t i) { return &((LlamaTrainer *)t)->params[i]; }
+static Gradients *gradients(Trainer *t) { return &((LlamaTrainer *)t)->gradients; }
 int64_t llama_trainer_n_weights(const Trainer *t) { return ((const LlamaTrainer *)t)->n_weights; }
 
 static void close_trainer(Trainer *trainer) {
@@ -271,7 +271,7 @@ static void close_trainer(Trainer *trainer) {
     mem_free(t);
 }
 
-static const TrainerClass llama_class = {"target", n_params, param, learn, write_file, close_trainer};
+static const TrainerClass llama_class = {"target", n_params, param, gradients, learn, write_file, close_trainer};
 
 static int check_options(LlamaOptions *o, fr_error *err) {
     LlamaShape *s = &o->shape;
@@ -353,7 +353,7 @@ int llama_trainer_open(Trainer **out, const LlamaOptions *options, fr_error *err
     t->options = o;
     status = open_weights(t, err);
     if (!status) status = open_acts(t, err);
-    if (!status) status = gradients_open(&t->gradients, t->n_weights, o.n_threads, err);
+    if (!status) status = gradients_open(&t->gradients, t->grads, t->n_weights, o.n_threads, err);
     if (status) {
         close_trainer(&t->trainer);
         return status;

@@ -3,7 +3,10 @@
  * The state of a run is its step number, the parameters and AdamW's two means; everything else (order of the data,
  * noise, learning rate) is computed from the step number and the options. A checkpoint holds this state and the run
  * signature, the list of all options that determine the result. Test: test_checkpoint.c kills a run at many moments and
- * compares the bytes of the resumed run with an undisturbed one. */
+ * compares the bytes of the resumed run with an undisturbed one.
+ *
+ * On several ranks, those after rank 0 have nothing of this state but the parameters: they learn from their part of
+ * each step when rank 0 orders it. Test: test_train_ranks.c. */
 #include "train/loop.h"
 
 #include "base/system.h"
@@ -52,6 +55,11 @@ static int64_t n_in_loss(const uint8_t *loss_mask, int64_t n) {
     return sum;
 }
 
+static void share_parameters(const Loop *l) {
+    train_ranks_order(l->options->ranks, TRAIN_PARAMETERS, NULL);
+    train_ranks_share_parameters(l->options->ranks, l->trainer);
+}
+
 static int diverged(int64_t step, fr_error *err) {
     return error_set(err, FR_ERR_UNSUPPORTED,
                      "the loss of step %lld is not finite; start a new run with a lower --lr, a longer --warm-up or a "
@@ -59,42 +67,75 @@ static int diverged(int64_t step, fr_error *err) {
                      (long long)step + 1);
 }
 
-/* Step `step`, counted from 0. */
+/* Learns from sequences begin .. end - 1 of those in memory; sequence 0 has number i_sequence in the run. Ends early if
+ * the other ranks have ended. */
+static int learn(Loop *l, int64_t i_sequence, int64_t begin, int64_t end, double weight, TrainSums *sums,
+                 fr_error *err) {
+    int32_t most = l->options->n_sequences;
+    int status = FR_OK;
+    for (int64_t i = begin; i < end && !status; i += most) {
+        TrainBatch batch = batch_at(l, i_sequence, (int32_t)i, (int32_t)min_i64(most, end - i));
+        status = l->trainer->class->learn(l->trainer, &batch, weight, sums, err);
+        if (!status) status = train_ranks_check(l->options->ranks, err);
+    }
+    return status;
+}
+
+/* The gradient and the sums of step `step`, counted from 0; on later ranks, what rank 0 needs from them. */
+static int learn_step(Loop *l, int64_t step, TrainSums *sums, fr_error *err) {
+    Gradients *g = l->trainer->class->gradients(l->trainer);
+    int32_t n = sequences_of_step(l->options);
+    int64_t begin, end;
+    sequences_batch(&l->data->train, l->options->seed, step * n, n, l->tokens, l->loss_mask);
+    double weight = 1.0 / (double)n_in_loss(l->loss_mask, (int64_t)n * l->data->train.length);
+    trainer_zero_gradients(l->trainer);
+    train_ranks_part(l->options->ranks, n, &begin, &end);
+    gradients_begin(g, begin);
+    int status = learn(l, step * n, begin, end, weight, sums, err);
+    return train_ranks_add_up(l->options->ranks, g, n, true, sums, status, err);
+}
+
 static int train_step(Loop *l, int64_t step, fr_error *err) {
     const LoopOptions *o = l->options;
     TrainSums sums = {0};
     double start_s = clock_s(), start_cpu_s = clock_cpu_s();
-    int32_t n = sequences_of_step(o), length = l->data->train.length;
-    sequences_batch(&l->data->train, o->seed, step * n, n, l->tokens, l->loss_mask);
-    double weight = 1.0 / (double)n_in_loss(l->loss_mask, (int64_t)n * length);
-    trainer_zero_gradients(l->trainer);
-    for (int32_t i = 0; i < n; i += o->n_sequences) {
-        TrainBatch batch = batch_at(l, step * n, i, o->n_sequences);
-        int status = l->trainer->class->learn(l->trainer, &batch, weight, &sums, err);
-        if (status) return status;
-    }
+    double n_tokens = (double)sequences_of_step(o) * l->data->train.length;
+    train_ranks_order(o->ranks, TRAIN_LEARN, &step);
+    int status = learn_step(l, step, &sums, err);
+    if (status) return status;
     double norm = trainer_gradient_norm(l->trainer, l->adamw.n_threads), rate = schedule_rate(&o->schedule, step);
     if (!isfinite(sums.loss) || !isfinite(norm)) return diverged(step, err);
     adamw_step(&l->adamw, l->trainer, rate, clip_scale(norm, o->clip));
     if (o->uses_muon) muon_step(&l->muon, &l->adamw, l->trainer, rate, clip_scale(norm, o->clip));
+    share_parameters(l);
     l->result->train = sums;
     l->result->n_steps = step + 1;
-    const TrainLogStep figures = {rate, norm, (double)n * length / (clock_s() - start_s), clock_cpu_s() - start_cpu_s};
+    const TrainLogStep figures = {rate, norm, n_tokens / (clock_s() - start_s), clock_cpu_s() - start_cpu_s};
     return train_log_step(&l->log, step + 1, &sums, &figures, err);
 }
 
-static int validate(Loop *l, fr_error *err) {
+/* The sums over the held-out sequences; on later ranks, what rank 0 needs from them. */
+static int sum_valid(Loop *l, TrainSums *sums, fr_error *err) {
     const Sequences *s = &l->data->valid;
-    TrainSums sums = {0};
-    for (int64_t i = 0; i < s->n;) {
-        int32_t n = s->n - i < l->options->n_sequences ? (int32_t)(s->n - i) : l->options->n_sequences;
-        for (int32_t j = 0; j < n; j++, i++)
-            sequences_get(s, i, l->tokens + (int64_t)j * (s->length + 1), l->loss_mask + (int64_t)j * s->length);
-        TrainBatch batch = batch_at(l, 0, 0, n);
-        int status = l->trainer->class->learn(l->trainer, &batch, 0, &sums, err);
-        if (status) return status;
+    Gradients *g = l->trainer->class->gradients(l->trainer);
+    int64_t begin, end;
+    int status = FR_OK;
+    train_ranks_part(l->options->ranks, s->n, &begin, &end);
+    gradients_begin(g, begin);
+    for (int64_t i = begin, n; i < end && !status; i += n) {
+        n = min_i64(end - i, l->options->n_sequences);
+        for (int64_t j = 0; j < n; j++)
+            sequences_get(s, i + j, l->tokens + j * (s->length + 1), l->loss_mask + j * s->length);
+        status = learn(l, i, 0, n, 0, sums, err);
     }
-    if (sums.n == 0) return FR_OK;
+    return train_ranks_add_up(l->options->ranks, g, s->n, false, sums, status, err);
+}
+
+static int validate(Loop *l, fr_error *err) {
+    TrainSums sums = {0};
+    train_ranks_order(l->options->ranks, TRAIN_VALIDATE, NULL);
+    int status = sum_valid(l, &sums, err);
+    if (status || sums.n == 0) return status;
     l->result->valid = sums;
     return train_log_valid(&l->log, l->result->n_steps, &sums, err);
 }
@@ -194,18 +235,24 @@ static int list_arrays(Loop *l, fr_error *err) {
     return FR_OK;
 }
 
-static int begin(Loop *l, fr_error *err) {
+/* What every rank has. Refuses ranks that differ. */
+static int open_common(Loop *l, fr_error *err) {
     size_t n = (size_t)sequences_of_step(l->options), length = (size_t)l->data->train.length;
     const ArenaItem items[] = {ARENA_ITEM(&l->tokens, n * (length + 1)), ARENA_ITEM(&l->loss_mask, n * length)};
     int status = arena_take(&l->arena, items, ARENA_COUNT(items), "a batch", err);
-    if (!status) status = adamw_open(&l->adamw, &l->options->adamw, l->trainer, err);
+    if (!status) status = write_signature(l, err);
+    return train_ranks_compare(l->options->ranks, status, l->run_signature, l->data->fingerprint, err);
+}
+
+static int begin(Loop *l, fr_error *err) {
+    int status = adamw_open(&l->adamw, &l->options->adamw, l->trainer, err);
     l->adamw.n_threads = l->options->n_threads > 1 ? l->options->n_threads : 1;
     l->adamw.leaves_matrices = l->options->uses_muon;
     if (!status && l->options->uses_muon) status = muon_open(&l->muon, l->trainer, l->adamw.n_threads, err);
     if (!status) status = list_arrays(l, err);
-    if (!status) status = write_signature(l, err);
     if (!status) status = resume(l, err);
     if (!status) status = train_log_open(&l->log, l->options->log, l->result->n_steps, err);
+    if (!status) share_parameters(l);
     progress_begin(&l->bar, l->options->progress, "train", l->options->schedule.n_steps);
     progress_resume(&l->bar, l->result->n_steps);
     l->start_s = l->checkpoint_s = clock_s();
@@ -240,12 +287,35 @@ static int run(Loop *l, fr_error *err) {
 int loop_run(Trainer *t, const Dataset *data, const LoopOptions *options, LoopResult *result, fr_error *err) {
     *result = (LoopResult){0};
     Loop l = {.trainer = t, .data = data, .options = options, .result = result};
-    int status = begin(&l, err);
-    if (!status) status = run(&l, err);
+    int status = open_common(&l, err);
+    if (!status) {
+        status = begin(&l, err);
+        if (!status) status = run(&l, err);
+        train_ranks_order(options->ranks, TRAIN_END, NULL);
+    }
     progress_end(&l.bar);
     train_log_close(&l.log);
     muon_close(&l.muon);
     adamw_close(&l.adamw);
+    arena_free(&l.arena);
+    return status;
+}
+
+int loop_follow(Trainer *t, const Dataset *data, const LoopOptions *options, fr_error *err) {
+    Loop l = {.trainer = t, .data = data, .options = options};
+    int status = open_common(&l, err);
+    bool goes_on = !status;
+    while (goes_on && !status) {
+        TrainSums sums = {0};
+        int64_t step = 0;
+        switch (train_ranks_order(options->ranks, TRAIN_END, &step)) {
+        case TRAIN_PARAMETERS: train_ranks_share_parameters(options->ranks, t); break;
+        case TRAIN_LEARN: status = learn_step(&l, step, &sums, err); break;
+        case TRAIN_VALIDATE: status = sum_valid(&l, &sums, err); break;
+        case TRAIN_END: goes_on = false; break;
+        }
+    }
+    if (!status) status = train_ranks_check(options->ranks, err);
     arena_free(&l.arena);
     return status;
 }

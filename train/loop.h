@@ -1,10 +1,10 @@
 /* loop.h - the training loop: order of the data, gradient accumulation, schedule, clipping, steps, validation,
  * checkpoints.
  *
- * One training step takes n_accumulate micro-batches of n_sequences sequences; their gradients are added, and the
- * loss is the mean over all predictions in the loss mask of the step. Step s reads the sequences from number s *
- * n_accumulate * n_sequences on (sequences_batch), with a learning rate that depends only on s. So a run that
- * resumes from a checkpoint does exactly what an undisturbed run does. */
+ * One training step takes n_accumulate micro-batches of n_sequences sequences; their gradients are added in a tree over
+ * all sequences of the step (gradients.h), and the loss is the mean over all predictions in the loss mask of the step.
+ * Step s reads the sequences from number s * n_accumulate * n_sequences on (sequences_batch), with a learning rate that
+ * depends only on s. So a run that resumes from a checkpoint does exactly what an undisturbed run does. */
 #ifndef TRAIN_LOOP_H
 #define TRAIN_LOOP_H
 
@@ -12,6 +12,7 @@
 #include "train/dataset.h"
 #include "train/optimizer.h"
 #include "train/drafter_trainer.h"
+#include "train/train_ranks.h"
 
 #include <signal.h>
 #include <stdbool.h>
@@ -22,6 +23,7 @@ typedef struct LoopOptions {
     int32_t n_sequences, n_accumulate;
     uint64_t seed;     /* the seed of the order of the data */
     int n_threads;     /* share the optimiser's step; 0: one thread. The bits do not depend on it */
+    Ranks *ranks;      /* share the sequences of a step (train_ranks.h); NULL: one process */
     Schedule schedule; /* its n_steps is the length of the run */
     AdamWOptions adamw;
     bool uses_muon;           /* for the parameters with n_rows > 0, with AdamW's weight decay */
@@ -45,8 +47,11 @@ typedef struct LoopResult {
     double seconds, tokens_per_s;    /* time of this process; tokens per second, in the loss or not */
 } LoopResult;
 
-/* *result says what was done, on failure too. */
+/* *result says what was done, on failure too. With ranks, rank 0 calls loop_run and all others call loop_follow, which
+ * returns when rank 0 has ended. The options of those are the same, but of the outputs, the checkpoint and the times
+ * only those of rank 0 matter. */
 int loop_run(Trainer *t, const Dataset *data, const LoopOptions *options, LoopResult *result, fr_error *err);
+int loop_follow(Trainer *t, const Dataset *data, const LoopOptions *options, fr_error *err);
 
 /* The log of a training run: a file of JSON lines, which a resumed run continues.
  *
@@ -55,7 +60,7 @@ int loop_run(Trainer *t, const Dataset *data, const LoopOptions *options, LoopRe
  *     {"step": 12, "valid_loss": 3.30, "valid_accuracy": [0.30], "cpu_seconds": 9.6}
  *
  * cpu_seconds is the processor time of all steps so far, those before a resumption included; validations and
- * checkpoints are not in it. */
+ * checkpoints are not in it, and of several ranks only rank 0 is. */
 
 typedef struct TrainLog {
     const char *path; /* borrowed */
@@ -107,5 +112,9 @@ int checkpoint_write(const char *path, const Checkpoint *c, fr_error *err);
  * run computes (NaN, infinity, negative squares), and (FR_ERR_MISMATCH) a file whose data, run signature or arrays
  * differ from those of c, or whose step is beyond c->n_steps. */
 int checkpoint_read(const char *path, Checkpoint *c, fr_error *err);
+
+/* Copies the value of an option in the run signature of a checkpoint, "NAME=VALUE" between blanks, to value. false: the
+ * file is no checkpoint or has no such option. */
+bool checkpoint_option(const char *path, const char *name, char *value, size_t size);
 
 #endif

@@ -188,21 +188,30 @@ const Option train_args_options[] = {
      .letter = 't',
      OPT_INT(TrainArgs, n_threads, 1, THREADS_MAX),
      .default_help = "one per core",
-     .help = "number of threads"},
+     .help = "number of threads; it does not change the result"},
+    {.key = "ranks",
+     OPT_INT(TrainArgs, n_ranks, 1, 64),
+     .word = "numa",
+     .word_value = FR_RANKS_NUMA,
+     .default_help = "1, or the processes that mpirun has started",
+     .help = "number of processes that divide the sequences of each step, each with --threads threads, by default all "
+             "of its share of the cores; numa: one for each NUMA node; it does not change the result"},
     {.key = "idle",
      OPT_FLAG(TrainArgs, is_idle),
      .help = "run only while nothing else wants the processor (SCHED_IDLE; where that is refused, nice 19)"},
     {.key = "precision",
      OPT_CHOICE(TrainArgs, precision, "bf16", "f32", "bf16-tiles"),
      .values = (const int32_t[]){GEMM_BF16, GEMM_F32, GEMM_BF16_TILES},
-     .default_help = "bf16 if the CPU multiplies BF16 faster than floats, else f32",
+     .default_help =
+         "that of the run that --resume continues; else bf16 if the CPU multiplies BF16 faster than floats, "
+         "else f32",
      .help = "type that the inputs of matrix products are rounded to; sums are f32, of bf16-tiles in the order of AMX "
              "tiles; the file records it"},
     {.key = NULL},
 };
 
 void train_args_defaults(TrainArgs *a) {
-    *a = (TrainArgs){.warm_up = -1, .n_threads = threads_n_physical_cores(), .precision = gemm_best_precision()};
+    *a = (TrainArgs){.warm_up = -1, .precision = GEMM_NOT_CHOSEN};
     a->data = (DatasetOptions){.files = a->files, .valid_share = -1, .progress = stderr};
     a->loop = (LoopOptions){.valid_every = -1, .checkpoint_s = 300, .progress = stderr};
     a->loop.adamw = (AdamWOptions){.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
@@ -308,12 +317,11 @@ __attribute__((format(printf, 3, 4))) static void append(char *signature, size_t
     va_end(args);
 }
 
-static void write_signature(const DrafterSettings *s, uint64_t target, int n_threads, char *signature,
-                            size_t n_signature) {
+static void write_signature(const DrafterSettings *s, uint64_t target, char *signature, size_t n_signature) {
     append(signature, n_signature,
-           " target=%016llx steps-ahead=%d labels=%s token-loss-weight=%.17g hidden-loss-weight=%.17g threads=%d",
+           " target=%016llx steps-ahead=%d labels=%s token-loss-weight=%.17g hidden-loss-weight=%.17g",
            (unsigned long long)target, s->loss.n_steps, s->loss.hard_labels ? "hard" : "soft", s->loss.token_weight,
-           s->loss.hidden_weight, n_threads);
+           s->loss.hidden_weight);
     if (s->loss.n_hidden_steps) append(signature, n_signature, " hidden-steps=%d", s->loss.n_hidden_steps);
     if (s->n_head_tokens) append(signature, n_signature, " head-tokens=%d", s->n_head_tokens);
     if (s->noise > 0) append(signature, n_signature, " noise=%.17g", s->noise);
@@ -334,7 +342,7 @@ int train_drafter_open(Trainer **out, FrozenTarget *target, const NetClass *clas
                        const DrafterSettings *s, const TrainArgs *a, char *signature, size_t n_signature,
                        fr_error *err) {
     const Model *model = target->model; /* the trainer's, from now on */
-    write_signature(s, drafter_target_fingerprint(model), a->n_threads, signature, n_signature);
+    write_signature(s, drafter_target_fingerprint(model), signature, n_signature);
     DrafterTrainerOptions o = {.class = class,
                                .net = net,
                                .max_length = a->data.length,

@@ -23,9 +23,10 @@ typedef struct TrainArgs {
     double epochs;
     int64_t warm_up;        /* steps; -1: a twentieth of all */
     const char *log, *plot; /* log NULL: OUTPUT.log.jsonl */
-    int n_threads;
-    bool is_idle;  /* run only while no other program needs the processor */
-    bool replaces; /* --force: the output may be a finished model or drafter */
+    int n_threads;          /* 0: one for each core of this process */
+    int n_ranks;            /* FR_RANKS_NUMA: one for each NUMA node; 0: not given */
+    bool is_idle;           /* run only while no other program needs the processor */
+    bool replaces;          /* --force: the output may be a finished model or drafter */
     GemmPrecision precision;
 } TrainArgs;
 

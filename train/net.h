@@ -28,7 +28,7 @@ typedef struct TrainBatch {
     int32_t n_sequences, length;
     const int32_t *tokens;    /* [n_sequences][length + 1]: position t predicts token t + 1 */
     const uint8_t *loss_mask; /* [n_sequences][length]: 1 where the prediction of token t + 1 is in the loss */
-    int64_t i_sequence;       /* number of the first sequence in the run; every sequence learned has its own */
+    int64_t i_sequence;       /* number of the first sequence in the run, or among those held out */
 } TrainBatch;
 
 enum { TRAIN_MAX_STEPS = 16, TRAIN_RANKS = 32 };
@@ -44,12 +44,16 @@ typedef struct TrainSums {
 } TrainSums;
 
 typedef struct Trainer Trainer;
+typedef struct Gradients Gradients; /* gradients.h */
 typedef struct TrainerClass {
     const char *name; /* "target", "lyanna", ... */
     int32_t (*n_params)(const Trainer *t);
     Param *(*param)(Trainer *t, int32_t i);
+    /* What adds up the gradients of sequences in `learn`. */
+    Gradients *(*gradients)(Trainer *t);
     /* Adds the gradient of `weight` times the summed loss of the batch to the gradients, and adds to the sums. With
-     * weight 0 it only adds to the sums (validation). */
+     * weight 0 it only adds to the sums (validation). Batches between gradients_begin and gradients_end are added up
+     * there. */
     int (*learn)(Trainer *t, const TrainBatch *batch, double weight, TrainSums *sums, fr_error *err);
     /* Writes the finished GGUF file; that of a drafter includes the training record, which may be NULL. */
     int (*write)(const Trainer *t, const char *path, const DrafterTraining *record, fr_error *err);

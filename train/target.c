@@ -76,7 +76,6 @@ static int read_init(Trainer **t, const char *path, char *signature, size_t n_si
     return status;
 }
 
-/* The number of threads is part of the signature, because it decides the order in which gradients are added. */
 static int open_target(Trainer **out, const TrainArgs *a, const Gguf *source, char *signature, size_t n_signature,
                        fr_error *err) {
     const TargetSettings *s = &target_settings;
@@ -97,8 +96,8 @@ static int open_target(Trainer **out, const TrainArgs *a, const Gguf *source, ch
                            .n_ff = s->n_ff,
                            .rms_eps = 1e-5f,
                            .rope_base = 10000};
-    snprintf(signature, n_signature, "target layers=%d width=%d heads=%d kv-heads=%d ff=%d threads=%d", s->n_layer,
-             s->width, s->n_head, s->n_head_kv, s->n_ff, a->n_threads);
+    snprintf(signature, n_signature, "target layers=%d width=%d heads=%d kv-heads=%d ff=%d", s->n_layer, s->width,
+             s->n_head, s->n_head_kv, s->n_ff);
     int status = llama_trainer_open(out, &o, err);
     return status || !a->init ? status : read_init(out, a->init, signature, n_signature, err);
 }

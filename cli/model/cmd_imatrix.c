@@ -243,7 +243,10 @@ const Command command_imatrix = {
         "experts over the tokens that reach them. 'forerun quantize --imatrix' weights errors by them, which helps "
         "most "
         "at 4 bits and below. The file is GGUF with llama.cpp's names, so that each program can read the other's.",
-    .sets = (const OptionSet[]){{option_table, &args}, {cli_model_options, &args.model}, {NULL, NULL}},
+    .sets = (const OptionSet[]){{option_table, &args},
+                                {cli_model_options, &args.model},
+                                {cli_model_threads, &args.model},
+                                {NULL, NULL}},
     .examples = "  forerun imatrix -m model-f16.gguf text.txt -o model.imatrix\n"
                 "  forerun quantize model-f16.gguf model-q4_k_m.gguf --type Q4_K_M --imatrix model.imatrix\n",
     .defaults = set_defaults,

@@ -183,7 +183,10 @@ const Command command_perplexity = {
         "second half of each is predicted. With --base the model is compared with another one token by token: the "
         "mean KL divergence and its 99th percentile show the effect of quantisation far more exactly than perplexity "
         "does.",
-    .sets = (const OptionSet[]){{option_table, &args}, {cli_model_options, &args.model}, {NULL, NULL}},
+    .sets = (const OptionSet[]){{option_table, &args},
+                                {cli_model_options, &args.model},
+                                {cli_model_threads, &args.model},
+                                {NULL, NULL}},
     .examples = "  forerun perplexity -m model-q4_k_m.gguf text.txt\n"
                 "  forerun perplexity -m model-q4_k_m.gguf text.txt --base model-f16.gguf --windows 40\n",
     .defaults = set_defaults,

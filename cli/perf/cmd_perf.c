@@ -17,7 +17,7 @@ enum { MAX_COUNTS = 64, MAX_ROWS = 512, MAX_SPLIT = 8 };
 
 typedef struct PerfArgs {
     CliModel model;
-    const char *rows, *parts, *plot;
+    const char *threads, *rows, *parts, *plot;
     int n_context;
     bool json, figures;
     double seconds;
@@ -26,11 +26,17 @@ typedef struct PerfArgs {
 static PerfArgs args;
 
 static const Option option_table[] = {
+    {.key = "threads",
+     .letter = 't',
+     OPT_TEXT(PerfArgs, threads),
+     .metavar = "N|1,2,4,...",
+     .default_help = "one per core",
+     .section = "Measuring",
+     .help = "number of threads; several: print how forwards over 1, 8 and 64 rows scale with them, and nothing else"},
     {.key = "rows",
      OPT_TEXT(PerfArgs, rows),
      .metavar = "1,2,4,...",
      .default_value = "1,2,3,4,5,6,8,12,16,24,32,48,64",
-     .section = "Measuring",
      .help = "time forwards over these numbers of rows"},
     {.key = "ctx",
      .letter = 'c',
@@ -54,7 +60,7 @@ static const Option option_table[] = {
     {.key = "plot",
      OPT_OUTPUT(PerfArgs, plot),
      .metavar = "FILE.svg",
-     .help = "draw T(n) and its limit; needs gnuplot"},
+     .help = "draw T(n) and its limit, or the speed-up by more threads; needs gnuplot"},
     {.key = "json", OPT_FLAG(PerfArgs, json), .help = "print JSON"},
     {.key = NULL},
 };
@@ -316,13 +322,41 @@ static int report(const PerfArgs *a, fr_error *err) {
     return status;
 }
 
+/* Reads --threads. The model is opened with the greatest of the numbers. */
+static int read_threads(PerfArgs *a, PerfScaling *s, int32_t **list, fr_error *err) {
+    int64_t n = 0;
+    int status = a->threads ? cli_parse_ints("--threads", a->threads, 1, THREADS_MAX, list, &n, err) : FR_OK;
+    if (!status && n > PERF_MAX_COUNTS)
+        status = error_set(err, FR_ERR_ARGUMENT, "--threads: at most %d numbers", PERF_MAX_COUNTS);
+    if (!status && n > 1 && a->figures)
+        status = error_set(err, FR_ERR_ARGUMENT, "--figures: give one number of --threads");
+    if (status || n == 0) return status;
+    a->model.n_threads = 0;
+    for (int64_t i = 0; i < n; i++)
+        if ((*list)[i] > a->model.n_threads) a->model.n_threads = (*list)[i];
+    *s = (PerfScaling){.threads = *list,
+                       .n_counts = (int)n,
+                       .n_context = a->n_context,
+                       .seconds = a->seconds,
+                       .json = a->json,
+                       .plot = a->plot};
+    return FR_OK;
+}
+
 static int run(int argc, char **argv) {
     (void)argc, (void)argv;
     fr_error err;
+    PerfScaling scaling = {0};
+    int32_t *threads = NULL;
     int status = args.plot ? plot_check(&err) : FR_OK;
+    if (!status) status = read_threads(&args, &scaling, &threads, &err);
     if (!status) status = cli_model_open(&args.model, &err);
-    if (!status && args.figures) speed_warn_if_busy("perf");
-    if (!status) status = args.figures ? perf_figures(&args.model, args.seconds, args.json, &err) : report(&args, &err);
+    if (!status && (args.figures || scaling.n_counts > 1)) speed_warn_if_busy("perf");
+    if (!status)
+        status = scaling.n_counts > 1 ? perf_scaling(&args.model, &scaling, &err)
+                 : args.figures       ? perf_figures(&args.model, args.seconds, args.json, &err)
+                                      : report(&args, &err);
+    free(threads);
     cli_model_close(&args.model);
     return status ? cli_fail(&err) : CLI_OK;
 }
@@ -335,7 +369,8 @@ const Command command_perf = {
              "forwards down into parts: the bytes and operations of each part, and its time relative to the lower "
              "limit that the machine sets.",
     .sets = (const OptionSet[]){{cli_model_options, &args.model}, {option_table, &args}, {NULL, NULL}},
-    .examples = "  forerun perf -m models/target.gguf --rows 1,2,4,8,16 --ctx 128\n",
+    .examples = "  forerun perf -m models/target.gguf --rows 1,2,4,8,16 --ctx 128\n"
+                "  forerun perf -m models/target.gguf --threads 1,2,4,8\n",
     .defaults = set_defaults,
     .run = run,
 };

@@ -103,7 +103,10 @@ const Command command_logits = {
     .summary = "write the raw logits at every position of given tokens",
     .about =
         "Write the raw logits after each of the given tokens: float32, little endian, row-major [n_tokens][n_vocab].",
-    .sets = (const OptionSet[]){{option_table, &args}, {cli_model_options, &args.model}, {NULL, NULL}},
+    .sets = (const OptionSet[]){{option_table, &args},
+                                {cli_model_options, &args.model},
+                                {cli_model_threads, &args.model},
+                                {NULL, NULL}},
     .examples = "  forerun logits -m models/target.gguf --tokens 1,400,500 --kv f32 -o logits.f32\n",
     .defaults = set_defaults,
     .run = run,

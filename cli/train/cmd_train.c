@@ -32,6 +32,7 @@ typedef struct Training {
     DrafterTraffic traffic_state; /* is written into the drafter's file */
     Dataset data;
     Trainer *trainer;
+    Ranks *ranks; /* NULL: one process */
     LoopResult result;
 } Training;
 
@@ -237,6 +238,22 @@ static int check_finished(const TrainArgs *a, fr_error *err) {
                      a->output);
 }
 
+static int check_outputs(const Training *t, fr_error *err) {
+    int status = t->args.plot ? plot_check(err) : FR_OK;
+    if (!status) status = check_checkpoint(t, err);
+    return status ? status : check_finished(&t->args, err);
+}
+
+/* Outputs and terminal are those of rank 0. */
+static void become_later_rank(TrainArgs *a) {
+    a->loop.checkpoint = a->loop.log = NULL;
+    a->loop.progress = a->data.progress = NULL;
+}
+
+static int open_source(Training *t, fr_error *err) {
+    return gguf_open(&t->source, t->method->needs_model ? t->args.model : t->args.vocab, err);
+}
+
 /* Checks everything that can be checked before hours of training. */
 static int prepare(Training *t, fr_error *err) {
     TrainArgs *a = &t->args;
@@ -250,12 +267,11 @@ static int prepare(Training *t, fr_error *err) {
     a->loop.log = t->log;
     a->loop.method = t->run_signature;
     a->loop.stop = &stop_requested;
-    a->loop.n_threads = a->n_threads;
+    bool is_later = train_ranks_rank(t->ranks) > 0;
+    if (is_later) become_later_rank(a);
     int status = check_data(a, err);
-    if (!status && a->plot) status = plot_check(err);
-    if (!status) status = check_checkpoint(t, err);
-    if (!status) status = check_finished(a, err);
-    return status ? status : gguf_open(&t->source, t->method->needs_model ? a->model : a->vocab, err);
+    if (!status && !is_later) status = check_outputs(t, err);
+    return status ? status : open_source(t, err);
 }
 
 static int open_data(Training *t, fr_error *err) {
@@ -311,9 +327,11 @@ static void print_plan(const Training *t) {
         printf("left out: %lld record%s of other models, %lld broken line%s\n", (long long)d->n_other_target,
                cli_plural(d->n_other_target), (long long)d->n_broken, cli_plural(d->n_broken));
     int n_sequences = o->n_sequences * o->n_accumulate;
-    printf("%.2f million parameters; %lld step%s of %d sequence%s; products in %s\n", (double)n_params / 1e6,
+    printf("%.2f million parameters; %lld step%s of %d sequence%s; products in %s", (double)n_params / 1e6,
            (long long)o->schedule.n_steps, cli_plural(o->schedule.n_steps), n_sequences, cli_plural(n_sequences),
            gemm_description());
+    if (t->ranks) printf("; %d processes", train_ranks_size(t->ranks));
+    putchar('\n');
     fflush(stdout);
 }
 
@@ -333,13 +351,28 @@ static void join(char *out, size_t n, char *const *words, int n_words) {
         at += (size_t)snprintf(out + at, n - at, "%s%s", i ? " " : "", words[i]);
 }
 
-/* Joins the command line without --resume and --force, so that a resumed run, and one that replaces a file, write the
- * same bytes as an uninterrupted one. */
+/* Returns how many words an option takes that changes no byte of the result: 0 if the word is another one. */
+static int n_words_without_effect(const char *word) {
+    static const char *const flags[] = {"--resume", "--force"}, *const numbers[] = {"--threads", "--ranks"};
+    for (int i = 0; i < 2; i++) {
+        size_t n = strlen(numbers[i]);
+        if (strcmp(word, flags[i]) == 0) return 1;
+        if (strncmp(word, numbers[i], n) == 0 && (word[n] == '=' || !word[n])) return word[n] ? 1 : 2;
+    }
+    if (strncmp(word, "-t", 2) == 0) return word[2] ? 1 : 2;
+    return 0;
+}
+
+/* Joins the command line without such options, so that a resumed run, one that replaces a file, and one with another
+ * number of threads or processes write the same bytes. */
 static void join_command(char *out, size_t n, char *const *argv, int argc) {
     char *words[256] = {(char *)(uintptr_t) "forerun train"};
     int n_words = 1;
-    for (int i = 0; i < argc && n_words < (int)(sizeof words / sizeof *words); i++)
-        if (strcmp(argv[i], "--resume") != 0 && strcmp(argv[i], "--force") != 0) words[n_words++] = argv[i];
+    for (int i = 0; i < argc && n_words < (int)(sizeof words / sizeof *words);) {
+        int n_left_out = n_words_without_effect(argv[i]);
+        if (n_left_out) i += n_left_out;
+        else words[n_words++] = argv[i++];
+    }
     join(out, n, words, n_words);
 }
 
@@ -383,17 +416,84 @@ static int finish(Training *t, fr_error *err) {
     return t->args.plot ? train_plot(t->log, t->args.plot, err) : FR_OK;
 }
 
-static int train(Training *t, fr_error *err) {
+/* ---- ranks --------------------------------------------------------------------------------------- */
+
+/* Checks the number of processes; FR_RANKS_MPI: those that mpirun has started. */
+static int check_ranks(const TrainArgs *a, int n_ranks, fr_error *err) {
+    if (a->n_ranks && mpi_rank_option(0) == FR_RANKS_MPI)
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "--ranks: mpirun has started the processes of this training already: leave out --ranks");
+    if (a->is_idle && n_ranks != 1)
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "--idle: a process that waits for the processor cannot be told from one that has died: train "
+                         "in one process, or leave out --idle");
+    return FR_OK;
+}
+
+static int read_inputs(Training *t, fr_error *err) {
     int status = prepare(t, err);
     if (!status) status = open_data(t, err);
-    if (!status) status = plan_steps(t, err);
-    if (!status) status = gemm_open(t->args.precision, t->args.n_threads, err);
-    if (!status)
-        status = t->method->open(&t->trainer, &t->args, t->source, t->run_signature, sizeof t->run_signature, err);
-    if (status) return status;
+    return status ? status : plan_steps(t, err);
+}
+
+/* Starts processes, which have the data, too. They open the target anew because its file is closed there. */
+static int start_ranks(Training *t, int n_ranks, fr_error *err) {
+    int status = train_ranks_open(&t->ranks, n_ranks, err);
+    if (status || train_ranks_rank(t->ranks) == 0) return status;
+    become_later_rank(&t->args);
+    gguf_close(t->source);
+    t->source = NULL;
+    return open_source(t, err);
+}
+
+static int open_trainer(Training *t, fr_error *err) {
+    TrainArgs *a = &t->args;
+    int status = gemm_open(a->precision, a->n_threads, err);
+    if (!status) status = t->method->open(&t->trainer, a, t->source, t->run_signature, sizeof t->run_signature, err);
     size_t n_words = strlen(t->run_signature);
     snprintf(t->run_signature + n_words, sizeof t->run_signature - n_words, " precision=%s",
-             gemm_precision_name(t->args.precision));
+             gemm_precision_name(a->precision));
+    return status;
+}
+
+/* Returns the precision of the run that is resumed, if there is one: the best one is measured, and what else the
+ * machine does may have changed it. */
+static GemmPrecision choose_precision(const TrainArgs *a) {
+    char name[16];
+    bool is_resumed = a->loop.resumes && a->loop.checkpoint &&
+                      checkpoint_option(a->loop.checkpoint, "precision", name, sizeof name);
+    for (int p = 0; is_resumed && p < GEMM_NOT_CHOSEN; p++)
+        if (strcmp(name, gemm_precision_name((GemmPrecision)p)) == 0) return (GemmPrecision)p;
+    return gemm_best_precision();
+}
+
+/* Reads the inputs and opens the trainer, on all ranks. Processes of mpirun join before that, so that an error has the
+ * number of its rank. */
+static int open_all(Training *t, fr_error *err) {
+    TrainArgs *a = &t->args;
+    fr_error why = {.code = FR_OK};
+    int n_ranks = mpi_rank_option(a->n_ranks);
+    int status = check_ranks(a, n_ranks, err);
+    if (!status && n_ranks == FR_RANKS_MPI) status = train_ranks_open(&t->ranks, n_ranks, err);
+    if (status) return status;
+    status = read_inputs(t, &why);
+    if (a->precision == GEMM_NOT_CHOSEN) a->precision = choose_precision(a);
+    train_ranks_share(t->ranks, &a->precision, sizeof a->precision);
+    if (!status && !t->ranks) status = start_ranks(t, n_ranks, &why);
+    a->loop.ranks = t->ranks;
+    if (!a->n_threads) a->n_threads = threads_n_physical_cores();
+    a->loop.n_threads = a->n_threads;
+    if (!status) status = open_trainer(t, &why);
+    status = train_ranks_agree(t->ranks, status, &why);
+    return status ? (int)error_set(err, status, "%s", why.message) : (int)FR_OK;
+}
+
+/* ---- the command -------------------------------------------------------------------------------- */
+
+static int train(Training *t, fr_error *err) {
+    int status = open_all(t, err);
+    if (status) return status;
+    if (train_ranks_rank(t->ranks) > 0) return loop_follow(t->trainer, &t->data, &t->args.loop, err);
     print_plan(t);
     catch_signals();
     fr_error why;
@@ -408,8 +508,6 @@ static int train(Training *t, fr_error *err) {
     return finish(t, err);
 }
 
-/* ---- the command -------------------------------------------------------------------------------- */
-
 static int run_method(int argc, char **argv) {
     Training *t = &training;
     t->method = train_method_find(argv[0]);
@@ -418,6 +516,9 @@ static int run_method(int argc, char **argv) {
     if (t->args.is_idle) os_run_when_idle();
     fr_error err;
     int status = train(t, &err);
+    bool is_later = train_ranks_rank(t->ranks) > 0;
+    train_ranks_close(t->ranks);
+    if (status && is_later) mpi_rank_wait_for_first();
     if (t->trainer) t->trainer->class->close(t->trainer);
     dataset_close(&t->data);
     gguf_close(t->source);
@@ -466,6 +567,7 @@ static void make_command(MethodCommand *c, const TrainMethod *m) {
                            .defaults = set_defaults,
                            .check = m->check,
                            .files = files,
+                           .runs_on_all_ranks = true,
                            .run = run_method};
 }
 

@@ -117,6 +117,10 @@ typedef struct Auto {
 
 static int check(fr_error *err) {
     const char *name;
+    if (mpi_rank_option(0) == FR_RANKS_MPI)
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "mpirun has started several processes, and this command runs in one: start it without mpirun, "
+                         "or run 'distill-data' and 'train METHOD' with it");
     for (int i = 0; (name = suggest_method(i)); i++)
         if (strcmp(name, auto_args.method) == 0) return FR_OK;
     return error_set(err, FR_ERR_ARGUMENT, "'--drafter=%.60s' must be a method that makes a drafter, such as eagle",

@@ -7,8 +7,9 @@
  *   exp      x = (32 e + j) ln2/32 + r,     e^x = 2^e 2^(j/32) e^r,     |r| <= ln2/64; the powers 2^(j/32) are a table
  *   log      x = 2^e m, 1/sqrt2 < m <= sqrt2, c = j/32 nearest to m:   log x = e ln2 + log c + 2 atanh s,
  *            s = (m - c)/(m + c), |s| < 1/90; the logarithms of all c are a table
- *   sin, cos x = q pi/2 + r,                |r| <= pi/4: the product of x and 2/pi is computed in integers, with as
- *            many bits of 2/pi as leave r precise for every double (Payne and Hanek, 1983)
+ *   sin, cos x = q pi/2 + r,                |r| <= pi/4: q pi/2 is subtracted (Cody and Waite, 1980); where x is
+ *            large or r tiny, the product of x and 2/pi is computed in integers instead, with as many bits of 2/pi as
+ *            leave r precise for every double (Payne and Hanek, 1983)
  *   pow      e^(y log x), with the logarithm and the product as pairs
  *
  * The compiler must neither contract a * b + c nor reorder sums: the Makefile says -ffp-contract=off.
@@ -302,6 +303,15 @@ static Pair reduce_angle(double x, unsigned *quadrant) {
     return signbit(x) != above_half ? (Pair){-r.high, -r.low} : r;
 }
 
+/* The same for |x| < 2^20, faster: the multiple of pi/2 is subtracted in three parts, of which the first two have 33
+ * bits, so that their products are exact. The error is below 2^-98, which is not little enough for the tiniest r. */
+static Pair reduce_small_angle(double x, unsigned *quadrant) {
+    double n = (x * 0x1.45f306dc9c883p-1 + 0x1.8p52) - 0x1.8p52; /* the nearest integer */
+    Pair r = sum(x - n * 0x1.921fb544p+0, -n * 0x1.0b4611a6p-34);
+    *quadrant = (unsigned)(int)n & 3;
+    return sum_of_ordered(r.high, r.low - n * 0x1.3198a2e037073p-69);
+}
+
 void math_sin_cos(double x, double *sine, double *cosine) {
     static const double sine_series[] = {
         /* (-1)^i / (2i + 3)!, negative ones first */
@@ -320,7 +330,11 @@ void math_sin_cos(double x, double *sine, double *cosine) {
         return;
     }
     unsigned quadrant = 0;
-    Pair r = fabs(x) < 0.5 ? (Pair){x, 0} : reduce_angle(x, &quadrant);
+    Pair r = {x, 0};
+    if (fabs(x) >= 0.5) {
+        if (fabs(x) < 0x1p20) r = reduce_small_angle(x, &quadrant);
+        if (fabs(x) >= 0x1p20 || fabs(r.high) < 0x1p-20) r = reduce_angle(x, &quadrant);
+    }
     Pair square = product(r.high, r.high);
     double z = square.high;
     double s = r.high + (r.high * z * POLYNOMIAL(sine_series, z) + r.low * (1 - z / 2));

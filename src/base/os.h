@@ -100,6 +100,9 @@ bool os_allow_tiles(void);
  * os_library_error gives the reason. */
 void *os_library_open(const char *name, int version);
 const char *os_library_error(void);
+/* Opens the file that this code was loaded from, the program or the shared library, for reading. -1: it cannot be
+ * opened. */
+int os_open_own_file(void);
 
 /* ---- the sandbox. Linux only; elsewhere its functions do nothing and return 0 ------------------------------------ */
 

@@ -215,6 +215,7 @@ void *os_library_open(const char *name, int version) {
     return NULL;
 }
 const char *os_library_error(void) { return "this program is a static file, which loads no libraries"; }
+int os_open_own_file(void) { return open("/proc/self/exe", O_RDONLY | O_CLOEXEC); }
 
 #else
 
@@ -224,6 +225,14 @@ void *os_library_open(const char *name, int version) {
     return dlopen(file, RTLD_NOW | RTLD_LOCAL);
 }
 const char *os_library_error(void) { return dlerror(); }
+
+/* The name by which a program was started may be relative or may have changed. */
+int os_open_own_file(void) {
+    Dl_info self, program;
+    if (!dladdr((void *)(uintptr_t)os_open_own_file, &self)) return -1;
+    bool is_program = dladdr((void *)getauxval(AT_PHDR), &program) && program.dli_fbase == self.dli_fbase;
+    return open(is_program ? "/proc/self/exe" : self.dli_fname, O_RDONLY | O_CLOEXEC);
+}
 
 #endif
 

@@ -241,6 +241,7 @@ void *os_library_open(const char *name, int version) {
     return NULL;
 }
 const char *os_library_error(void) { return "this program is a static file, which loads no libraries"; }
+int os_open_own_file(void) { return -1; }
 
 #else
 
@@ -256,6 +257,11 @@ void *os_library_open(const char *name, int version) {
     return dlopen(file, RTLD_NOW | RTLD_LOCAL);
 }
 const char *os_library_error(void) { return dlerror(); }
+
+int os_open_own_file(void) {
+    Dl_info self;
+    return dladdr((void *)(uintptr_t)os_open_own_file, &self) ? open(self.dli_fname, O_RDONLY | O_CLOEXEC) : -1;
+}
 
 #endif
 

@@ -332,6 +332,24 @@ int drafter_file_vector(DrafterFile *f, const char *name, int64_t n, float **out
     return FR_OK;
 }
 
+int drafter_file_cube(DrafterFile *f, const char *name, const int64_t dims[3], float **out, fr_error *err) {
+    const GgufTensor *t = gguf_find_tensor(f->gguf, name);
+    int64_t n = dims[0] * dims[1] * dims[2];
+    if (!t) return error_set(err, FR_ERR_FORMAT, "%s: tensor %s is missing", gguf_path(f->gguf), name);
+    if (t->is_i64 || t->dims[0] != dims[0] || t->dims[1] != dims[1] || t->dims[2] != dims[2] || t->dims[3] != 1)
+        return error_set(err, FR_ERR_FORMAT,
+                         "%s: tensor %s has the wrong shape: %lld x %lld x %lld instead of %lld x %lld x %lld",
+                         gguf_path(f->gguf), name, (long long)t->dims[0], (long long)t->dims[1], (long long)t->dims[2],
+                         (long long)dims[0], (long long)dims[1], (long long)dims[2]);
+    f->n_taken++;
+    int status = check_finite(f, t, err);
+    if (status) return status;
+    *out = mem_calloc((size_t)n, sizeof **out);
+    if (!*out) return error_memory(err, name, (size_t)n * sizeof **out);
+    blocks_dequantize(t->type, t->data, n, *out);
+    return FR_OK;
+}
+
 bool drafter_file_has(const DrafterFile *f, const char *name) { return gguf_find_tensor(f->gguf, name) != NULL; }
 
 int drafter_file_table(DrafterFile *f, const char *name, int64_t n_rows, int64_t *n, float **out, fr_error *err) {

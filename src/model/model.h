@@ -45,11 +45,12 @@ typedef enum Activation {
 /* The matrices of a layer, in the order in which a forward reads them. Files of packed weights keep them in this order,
  * too. */
 typedef enum LayerMatrix {
-    MATRIX_Q_A,  /* [q_rank][n_embd] of latent attention; NULL where queries are made of the input itself */
-    MATRIX_KV_A, /* [rank + n_rot][n_embd] of latent attention */
-    MATRIX_Q,    /* [q_dim][n_embd]; twice the rows where the output is gated; for latent attention see LatentSpec */
-    MATRIX_K,    /* [kv_dim][n_embd] */
-    MATRIX_V,    /* [kv_dim][n_embd] */
+    MATRIX_ATTN_CONV, /* [kernels][n_embd] of BlockConv, around attention */
+    MATRIX_Q_A,       /* [q_rank][n_embd] of latent attention; NULL where queries are made of the input itself */
+    MATRIX_KV_A,      /* [rank + n_rot][n_embd] of latent attention */
+    MATRIX_Q, /* [q_dim][n_embd]; twice the rows where the output is gated; for latent attention see LatentSpec */
+    MATRIX_K, /* [kv_dim][n_embd] */
+    MATRIX_V, /* [kv_dim][n_embd] */
     /* A layer with a recurrent state reads its normed input through these; DeltaNetSpec, Mamba2Spec and
      * MIXER_SHORT_CONV say what each of them is. */
     MATRIX_STATE_INPUTS,     /* makes the inputs of the convolution */
@@ -58,6 +59,7 @@ typedef enum LayerMatrix {
     MATRIX_STATE_GATES,      /* makes the numbers that the heads read in addition to the convolution */
     MATRIX_STATE_MORE_GATES, /* makes more such numbers, which follow those of MATRIX_STATE_GATES */
     MATRIX_O,                /* [n_embd][q_dim], or [n_embd][values] in a layer with a recurrent state */
+    MATRIX_FFN_CONV,         /* [kernels][n_embd] of BlockConv, around the feed-forward part */
     /* The dense feed-forward part: [n_ff][n_embd] twice, and [n_embd][n_ff]. */
     MATRIX_GATE,
     MATRIX_UP,
@@ -173,6 +175,24 @@ typedef struct LatentSpec {
     const float *kv_a_norm; /* [rank] */
 } LatentSpec;
 
+/* A convolution over the rows of a block, before and after a part of the layer of a drafter (DFlash 2, z-lab 2026).
+ * Each row makes its kernels of the part's normed input n, one for each group of channels; W is MATRIX_ATTN_CONV or
+ * MATRIX_FFN_CONV:
+ *
+ *     G_i         = W n_i                                             [2][n_taps][n_embd / group]
+ *     conv_s(x)_i = sum over t of (base[s][t] + G_i[s][t]) * x_{i-t}  row i - t is t rows before i; 0 outside the block
+ *     output      = conv_1(part(conv_0(n)))
+ *
+ * Each number of G_i belongs to `group` channels. */
+typedef struct BlockConv {
+    int32_t n_taps, group;
+    const float *base; /* [2][n_taps][n_embd]; NULL: there is no convolution */
+} BlockConv;
+
+static inline int64_t block_conv_kernels(const BlockConv *c, int64_t n_embd) {
+    return c->base ? 2 * c->n_taps * (n_embd / c->group) : 0;
+}
+
 /* This is added to the sum of squares under the root when the heads of Gated DeltaNet are normed. */
 #define DELTA_NORM_EPS 1e-6
 #define SWIGLU_ALPHA 1.702f
@@ -189,6 +209,7 @@ typedef struct LayerSpec {
      * 1. */
     const float *scales[LAYER_MATRICES];
 
+    BlockConv attn_conv, ffn_conv; /* only with MIXER_ATTENTION or MIXER_WINDOW, and with FFN_DENSE */
     MixerKind mixer;
     int32_t window;              /* how many positions a row sees with MIXER_WINDOW */
     bool is_chunked;             /* the window begins at the last multiple of `window`, and is shorter there */

@@ -321,6 +321,31 @@ static void perf_prints_ratios(void **state) {
     json_decref(j);
 }
 
+static void perf_prints_how_forwards_scale(void **state) {
+    (void)state;
+    char text[65536];
+    assert_int_equal(cli_run("perf " DRAFT "--threads 1,2 --seconds 0 --ctx 16 --json", text, sizeof text), 0);
+    json_t *j = json_loads(text, 0, NULL), *scaling = json_object_get(j, "scaling");
+    assert_int_equal(json_array_size(scaling), 2);
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *count = json_array_get(scaling, i), *forwards = json_object_get(count, "forward");
+        assert_int_equal(json_integer_value(json_object_get(count, "threads")), i + 1);
+        assert_true(json_number_value(json_object_get(count, "read_gb_s")) > 0);
+        assert_int_equal(json_array_size(forwards), 3);
+        for (size_t k = 0; k < 3; k++) {
+            const json_t *first = json_array_get(json_object_get(json_array_get(scaling, 0), "forward"), k),
+                         *f = json_array_get(forwards, k);
+            double ratio = json_number_value(json_object_get(first, "seconds")) /
+                           json_number_value(json_object_get(f, "seconds"));
+            assert_true(fabs(json_number_value(json_object_get(f, "speed_up")) / ratio - 1) < 1e-4);
+        }
+    }
+    json_decref(j);
+    cli_expect("perf " DRAFT "--threads 1,2 --seconds 0 --ctx 4 --backend reference", 0, "threads  reads GB/s");
+    cli_expect("perf " DRAFT "--threads 1,0", 2, "--threads");
+    cli_expect("perf " DRAFT "--threads 1,2 --figures", 2, "--figures: give one number of --threads");
+}
+
 static void figures_have_floors(void **state) {
     (void)state;
     char text[65536];
@@ -412,6 +437,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(compare_lets_no_drafter_remember),
         cmocka_unit_test(logits_are_rows_of_floats),
         cmocka_unit_test(perf_prints_ratios),
+        cmocka_unit_test(perf_prints_how_forwards_scale),
         cmocka_unit_test(figures_have_floors),
         cmocka_unit_test(costs_are_kept),
         cmocka_unit_test(the_reference_backend_serves_every_command),

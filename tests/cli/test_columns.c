@@ -41,6 +41,7 @@ static void tables_fit(void **state) {
     expect_narrow(args);
     expect_narrow("perf -m models/target.gguf --rows 1,8 --parts 1 --seconds 0 --ctx 32 2>/dev/null");
     expect_narrow("perf -m models/target.gguf --figures --seconds 0 2>/dev/null");
+    expect_narrow("perf -m models/target.gguf --threads 1,2 --seconds 0 2>/dev/null");
     expect_narrow("study toy");
     f = fopen(questions, "w");
     assert_non_null(f);

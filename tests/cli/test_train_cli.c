@@ -324,19 +324,36 @@ static void frequencies_come_from_the_texts_that_are_given(void **state) {
     train_rig_shell("rm -f " OUT " " OUT ".*");
 }
 
-static void ctrl_c_leaves_a_checkpoint(void **state) {
-    (void)state;
-    cli_expect(SHAPE "-o " DIR "/whole.gguf --steps 1000", 0, " tokens/s");
-    unlink(OUT ".log.jsonl");
-    pid_t child = train_rig_start(DIR, SHAPE "-o " OUT " --steps 1000");
+/* Starts a training of 1000 steps and interrupts it; it leaves a checkpoint. */
+static void interrupt(const char *args) {
     struct stat st;
+    int status;
+    unlink(OUT ".log.jsonl");
+    pid_t child = train_rig_start(DIR, args);
     for (int i = 0; i < 2000 && (stat(OUT ".log.jsonl", &st) != 0 || st.st_size < 2000); i++)
         usleep(1000); /* by then it is training */
     kill(child, SIGINT);
-    int status;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 1);
     train_rig_shell("grep -q -- '--resume continues from " OUT ".checkpoint' " DIR "/stderr");
+}
+
+/* A run is continued with its own precision, whatever this machine would choose now. */
+static void a_resumed_run_keeps_its_precision(void **state) {
+    (void)state;
+    const char *name = gemm_precision_name(gemm_best_precision() == GEMM_BF16 ? GEMM_F32 : GEMM_BF16);
+    char args[1000], words[100];
+    snprintf(args, sizeof args, SHAPE "-o " OUT " --steps 1000 --precision %s", name);
+    interrupt(args);
+    cli_expect(SHAPE "-o " OUT " --steps 1000 --resume", 0, " tokens/s");
+    snprintf(words, sizeof words, "\"forerun.training.precision\": \"%s\"", name);
+    cli_expect("inspect --json " OUT, 0, words);
+}
+
+static void ctrl_c_leaves_a_checkpoint(void **state) {
+    (void)state;
+    cli_expect(SHAPE "-o " DIR "/whole.gguf --steps 1000", 0, " tokens/s");
+    interrupt(SHAPE "-o " OUT " --steps 1000");
     cli_expect(SHAPE "-o " OUT " --steps 1000 2>&1", 2, "pass --resume to continue it");
     cli_expect(SHAPE "-o " OUT " --steps 1000 --resume --lr 0.5 2>&1", 1,
                "run with other options: lr=0.001 there, lr=0.5 here");
@@ -481,6 +498,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(head_tokens_are_listed_and_kept),
         cmocka_unit_test(frequencies_come_from_the_texts_that_are_given),
         cmocka_unit_test(ctrl_c_leaves_a_checkpoint),
+        cmocka_unit_test(a_resumed_run_keeps_its_precision),
         cmocka_unit_test(it_refuses_with_a_reason),
         cmocka_unit_test(layers_learn),
     };

@@ -7,6 +7,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { N_RANKS = 3, N_ROUNDS = 60, MOST_PIECES = 40, PIECE_MOST = 100000 };
 
@@ -138,6 +140,40 @@ static void the_group_ends_with_the_first_reason(void **state) {
     for (int i = 0; i < N_RANKS; i++) assert_int_equal(members[i].n_wrong, 0);
 }
 
+/* In a process whose parent, rank 0, has ended. Writes what it is told to the pipe. */
+static void join_late(CommMemory *memory, int pipe) {
+    Comm *c;
+    fr_error err = {.message = ""};
+    int32_t number = 0;
+    alarm(20); /* seconds, for it might wait forever */
+    if (comm_open(&c, memory, 1, &err) == FR_OK) {
+        comm_broadcast(c, &number, sizeof number);
+        comm_check(c, &err);
+        comm_close(c);
+    }
+    (void)!write(pipe, err.message, strlen(err.message));
+    _exit(0);
+}
+
+/* Rank 0 forks rank 1 and is killed before it joins, so that it has never beaten. */
+static void the_first_rank_dies_before_it_joins(void **state) {
+    (void)state;
+    int ends[2];
+    char text[sizeof((fr_error *)0)->message] = "";
+    assert_int_equal(pipe(ends), 0);
+    pid_t first = fork();
+    if (first == 0) {
+        CommMemory *memory;
+        if (comm_memory_open(&memory, 2, NULL) == FR_OK && fork() == 0) join_late(memory, ends[1]);
+        _exit(0);
+    }
+    close(ends[1]);
+    assert_int_equal(waitpid(first, NULL, 0), first);
+    assert_true(read(ends[0], text, sizeof text - 1) > 0); /* its other end is closed when rank 1 ends */
+    assert_string_equal(text, "rank 0 of 2 has died or does not respond; the other ranks have ended, too");
+    close(ends[0]);
+}
+
 /* Over a network with a delay of 2 ms and 200 MB/s. */
 static void *measure_price(void *member) {
     Member *m = member;
@@ -174,6 +210,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_pieces_arrive),
         cmocka_unit_test(the_group_ends_with_the_first_reason),
+        cmocka_unit_test(the_first_rank_dies_before_it_joins),
         cmocka_unit_test(the_price_of_a_slow_network_is_measured),
         cmocka_unit_test(the_number_of_ranks_is_checked),
     };

@@ -28,7 +28,8 @@ typedef struct File {
     Layout layout;
     TensorType type;
     int32_t H, n_head, n_kv, dim, ff, n_layer, n_tokens, block, mask, window;
-    int32_t rank; /* of the Markov head; 0: there is none */
+    int32_t rank;                                /* of the Markov head; 0: there is none */
+    int32_t taps, group, selector, selector_top; /* DFlash 2: of the convolutions; rank and candidates; 0: none */
     bool has_embedding, has_head_norms, has_sinks, is_causal, from_anchor, is_gated;
     int32_t n_streams, streams[MAX_STREAMS]; /* numbers of layers that have run */
 } File;
@@ -115,11 +116,49 @@ static const File files[] = {
      .from_anchor = true,
      .n_streams = 1,
      .streams = {1}},
+    {.path = "build/dflash-5.gguf", /* wider than a published one: three taps, and a reduced vocabulary */
+     .layout = OWN,
+     .type = TYPE_F32,
+     .H = 48,
+     .n_head = 3,
+     .n_kv = 1,
+     .dim = 16,
+     .ff = 64,
+     .n_layer = 1,
+     .n_tokens = 150,
+     .block = 6,
+     .mask = 12,
+     .taps = 3,
+     .group = 8,
+     .selector = 4,
+     .selector_top = 16,
+     .has_embedding = true,
+     .n_streams = 1,
+     .streams = {2}},
+    {.path = "build/dflash-6.gguf",
+     .layout = PUBLISHED,
+     .type = TYPE_F32,
+     .H = 64,
+     .n_head = 4,
+     .n_kv = 2,
+     .dim = 16,
+     .ff = 80,
+     .n_layer = 2,
+     .block = 5,
+     .mask = 7,
+     .taps = 2,
+     .group = 16,
+     .selector = 6,
+     .selector_top = 7,
+     .has_head_norms = true,
+     .n_streams = 2,
+     .streams = {1, 2}},
 };
 enum { N_FILES = sizeof files / sizeof *files };
 
 typedef struct LayerWeights {
     float *norm, *q, *k, *v, *o, *q_norm, *k_norm, *sinks, *ffn_norm, *gate, *up, *down;
+    float *kernels[2], *base[2]; /* of the convolutions around attention and the feed-forward part */
 } LayerWeights;
 
 typedef struct FileWeights {
@@ -130,6 +169,7 @@ typedef struct FileWeights {
     float *fc, *context_norm, *output_norm, *output, *embedding;
     float *before, *markov, *confidence, *confidence_bias; /* [V][rank], [n_tokens][rank], [H + rank], [1] */
     float *gate, *gate_bias;                               /* [rank][H + rank], [rank] */
+    float *predecessor, *successor, *selector_hidden;      /* [V][selector], [V][selector], [selector][H] */
     int64_t map[V];
 } FileWeights;
 static FileWeights weights[N_FILES];
@@ -175,6 +215,10 @@ static void set_keys(const File *f, LearnedRig *r) {
     if (f->layout == OLD) gguf_set_bool(r->w, key_of(f, "attention.causal", false), false);
     if (f->is_causal) gguf_set_bool(r->w, key_of(f, "attention.causal", false), true);
     if (f->from_anchor && !f->rank) gguf_set_bool(r->w, key_of(f, "sample_from_anchor", false), true);
+    if (f->taps) set_int(f, r, "conv_kernel_size", f->taps);
+    if (f->taps) set_int(f, r, "conv_group_size", f->group);
+    if (f->selector) set_int(f, r, "selector_rank", f->selector);
+    if (f->selector) set_int(f, r, "selector_top_k", f->selector_top);
     if (f->window) set_int(f, r, "attention.sliding_window", f->window);
     if (f->window) gguf_set_i32s(r->w, key_of(f, "attention.sliding_window_pattern", false), flags, f->n_layer);
 }
@@ -184,6 +228,16 @@ static float *add_to_layer(FileWeights *w, int32_t i, const char *name, TensorTy
     char full[64];
     snprintf(full, sizeof full, "blk.%d.%s.weight", i, name);
     return learned_rig_tensor(&w->rig, full, type, n_in, n_out, std);
+}
+
+/* Adds the convolution around part 0 (attention) or 1 (feed-forward) of a layer. */
+static void add_conv(const File *f, FileWeights *w, int32_t i, int part) {
+    LayerWeights *l = &w->layers[i];
+    char name[64];
+    l->kernels[part] = add_to_layer(w, i, part ? "ffn_conv_proj" : "attn_conv_proj", f->type, f->H,
+                                    2 * f->taps * (f->H / f->group), 0.05);
+    snprintf(name, sizeof name, "blk.%d.%s_conv_base", i, part ? "ffn" : "attn");
+    l->base[part] = learned_rig_cube(&w->rig, name, f->H, f->taps, 2, 0.7);
 }
 
 static void add_layer(const File *f, FileWeights *w, int32_t i) {
@@ -201,6 +255,7 @@ static void add_layer(const File *f, FileWeights *w, int32_t i) {
     l->gate = add_to_layer(w, i, "ffn_gate", f->type, H, f->ff, 0.1);
     l->up = add_to_layer(w, i, "ffn_up", f->type, H, f->ff, 0.1);
     l->down = add_to_layer(w, i, "ffn_down", f->type, f->ff, H, 0.1);
+    for (int part = 0; f->taps && part < 2; part++) add_conv(f, w, i, part);
 }
 
 static void add_tensors(const File *f, FileWeights *w) {
@@ -214,6 +269,11 @@ static void add_tensors(const File *f, FileWeights *w) {
     if (f->n_tokens) w->output = learned_rig_tensor(r, "output.weight", f->type, f->H, f->n_tokens, 0.3);
     if (f->has_embedding) w->embedding = learned_rig_tensor(r, "token_embd.weight", f->type, f->H, V, 1);
     if (f->n_tokens) gguf_add_map(r->w, w->map, f->n_tokens);
+    if (f->selector) {
+        w->predecessor = learned_rig_tensor(r, "selector_predecessor.weight", f->type, f->selector, V, 1);
+        w->successor = learned_rig_tensor(r, "selector_successor.weight", f->type, f->selector, V, 0.5);
+        w->selector_hidden = learned_rig_tensor(r, "selector_hidden.weight", f->type, f->H, f->selector, 0.1);
+    }
     if (f->rank == 0) return;
     w->before = learned_rig_tensor(r, "markov_w1.weight", f->type, f->rank, V, 1);
     w->markov = learned_rig_tensor(r, "markov_w2.weight", f->type, f->rank, f->n_tokens, 1);
@@ -314,36 +374,80 @@ static void attend(const FileWeights *w, const LayerWeights *l, int32_t head, co
     for (int32_t i = 0; i < f->dim; i++) out[i] /= total;
 }
 
+/* Replaces the slots x of a block by their convolution `side`. The kernels are made of `normed`. */
+static void convolve(const FileWeights *w, const LayerWeights *l, int part, int side, double normed[][MAX_H],
+                     double x[][MAX_H]) {
+    const File *f = w->file;
+    int32_t n_groups = f->group ? f->H / f->group : 0;
+    double kernels[2 * 3 * MAX_H], out[MAX_BLOCK][MAX_H] = {{0}};
+    if (f->taps == 0) return;
+    for (int32_t i = 0; i < f->block; i++) {
+        learned_rig_linear(l->kernels[part], NULL, normed[i], f->H, 2 * f->taps * n_groups, kernels);
+        for (int32_t t = 0; t < f->taps && t <= i; t++)
+            for (int32_t c = 0; c < f->H; c++) {
+                int32_t tap = side * f->taps + t;
+                out[i][c] += ((double)l->base[part][tap * f->H + c] + kernels[tap * n_groups + c / f->group]) *
+                             x[i - t][c];
+            }
+    }
+    memcpy(x, out, (size_t)f->block * sizeof *out);
+}
+
 static void run_layer(const FileWeights *w, const LayerWeights *l, double g[][MAX_H], int32_t n, bool has_window,
                       double x[][MAX_H]) {
     const File *f = w->file;
     static PlainKv keys[MAX_KEYS];
     int32_t H = f->H, n_q = f->n_head * f->dim;
-    double normed[MAX_BLOCK][MAX_H], q[MAX_H], attended[MAX_H], y[MAX_H];
+    double normed[MAX_BLOCK][MAX_H], in[MAX_BLOCK][MAX_H], y[MAX_BLOCK][MAX_H], q[MAX_H], attended[MAX_H];
     for (int32_t t = 0; t < n; t++) make_key(w, l, g[t], t, &keys[t]);
+    for (int32_t i = 0; i < f->block; i++) plain_norm(l->norm, x[i], H, 1e-6, normed[i]);
+    memcpy(in, normed, sizeof in);
+    convolve(w, l, 0, 0, normed, in);
+    for (int32_t i = 0; i < f->block; i++) make_key(w, l, in[i], n + i, &keys[n + i]);
     for (int32_t i = 0; i < f->block; i++) {
-        plain_norm(l->norm, x[i], H, 1e-6, normed[i]);
-        make_key(w, l, normed[i], n + i, &keys[n + i]);
-    }
-    for (int32_t i = 0; i < f->block; i++) {
-        learned_rig_linear(l->q, NULL, normed[i], H, n_q, q);
+        learned_rig_linear(l->q, NULL, in[i], H, n_q, q);
         for (int32_t h = 0; l->q_norm && h < f->n_head; h++)
             plain_norm(l->q_norm, q + h * f->dim, f->dim, 1e-6, q + h * f->dim);
         plain_rotate_halves(&w->rope, q, f->n_head, f->dim, n + i);
         for (int32_t h = 0; h < f->n_head; h++)
             attend(w, l, h, q + h * f->dim, n + i, keys, n + f->block, has_window, attended + h * f->dim);
-        learned_rig_linear(l->o, NULL, attended, n_q, H, y);
-        for (int32_t c = 0; c < H; c++) x[i][c] += y[c];
-        plain_norm(l->ffn_norm, x[i], H, 1e-6, y);
-        plain_feed_forward((PlainFeedForward){l->gate, l->up, l->down, H, f->ff}, y, y);
-        for (int32_t c = 0; c < H; c++) x[i][c] += y[c];
+        learned_rig_linear(l->o, NULL, attended, n_q, H, y[i]);
     }
+    convolve(w, l, 0, 1, normed, y);
+    for (int32_t i = 0; i < f->block; i++) {
+        for (int32_t c = 0; c < H; c++) x[i][c] += y[i][c];
+        plain_norm(l->ffn_norm, x[i], H, 1e-6, normed[i]);
+    }
+    memcpy(in, normed, sizeof in);
+    convolve(w, l, 1, 0, normed, in);
+    for (int32_t i = 0; i < f->block; i++)
+        plain_feed_forward((PlainFeedForward){l->gate, l->up, l->down, H, f->ff}, in[i], y[i]);
+    convolve(w, l, 1, 1, normed, y);
+    for (int32_t i = 0; i < f->block; i++)
+        for (int32_t c = 0; c < H; c++) x[i][c] += y[i][c];
 }
 
 /* What the layers give for a position: the state after the final norm, and the logits of the drafter's head. */
 typedef struct Position {
     double hidden[MAX_H], logits[V];
 } Position;
+
+/* Leaves only the candidates of the selector among the logits of all tokens, with their scores after a token. */
+static void select_after(const FileWeights *w, const double *hidden, int32_t before, double *all) {
+    const File *f = w->file;
+    int32_t tokens[16], n = f->selector;
+    double gate[16], scores[16];
+    learned_rig_best_tokens(all, V, f->selector_top, tokens);
+    learned_rig_linear(w->selector_hidden, NULL, hidden, f->H, n, gate);
+    for (int32_t i = 0; i < f->selector_top; i++) {
+        scores[i] = all[tokens[i]];
+        for (int32_t r = 0; r < n; r++)
+            scores[i] += (double)w->predecessor[before * n + r] * gate[r] * (double)w->successor[tokens[i] * n + r];
+    }
+    for (int32_t i = 0; i < V; i++) all[i] = -1e9;
+    for (int32_t i = 0; i < f->selector_top; i++) all[tokens[i]] = scores[i];
+    learned_rig_log_softmax(all, V);
+}
 
 /* Finds log p of the `top` most probable tokens of a position after a token, best first. */
 static void find_children(const FileWeights *w, const Position *p, int32_t before, int32_t top, int32_t *tokens,
@@ -363,6 +467,7 @@ static void find_children(const FileWeights *w, const Position *p, int32_t befor
     learned_rig_log_softmax(own, D);
     for (int32_t i = 0; i < V; i++) all[i] = -1e9;
     for (int32_t i = 0; i < D; i++) all[f->n_tokens ? w->map[i] : i] = own[i];
+    if (f->selector) select_after(w, p->hidden, before, all);
     learned_rig_best_tokens(all, V, top, tokens);
     for (int32_t i = 0; i < top; i++) log_p[i] = all[tokens[i]];
     if (f->rank == 0) return;
@@ -413,6 +518,7 @@ static void plain_tree(const FileWeights *w, const Position *positions, int32_t 
     int32_t n_children[MAX_TREE] = {0};
     double sums[MAX_TREE] = {0};
     assert_true(budget < MAX_TREE && top <= MAX_TOP);
+    if (w->file->selector && w->file->selector_top < top) top = w->file->selector_top;
     tree_reset(out, pending);
     find_children(w, &positions[0], pending, top, tokens[0], log_p[0]);
     while (out->n <= budget) {
@@ -538,12 +644,14 @@ static void sequences_draft_together_as_each_by_itself(void **state) {
     learned_rig_check_together(target, "dflash:file=build/dflash-0.gguf,top=4");
     learned_rig_check_together(target, "dflash:file=build/dflash-1.gguf,depth=2,top=3");
     learned_rig_check_together(target, "dflash:file=build/dflash-3.gguf,top=4");
+    learned_rig_check_together(target, "dflash:file=build/dflash-6.gguf,top=4");
 }
 
 static void the_text_is_the_plain_one(void **state) {
     (void)state;
     learned_rig_check_lossless(TARGET, "dflash:file=build/dflash-0.gguf,top=5");
     learned_rig_check_lossless(TARGET, "dflash:file=build/dflash-3.gguf,top=4");
+    learned_rig_check_lossless(TARGET, "dflash:file=build/dflash-6.gguf");
 }
 
 /* ---- files that do not fit ------------------------------------------------------------------------------ */
@@ -615,9 +723,23 @@ static void spoil_window(File *f, FileWeights *w) {
     (void)f;
     gguf_set_u32(w->rig.w, "dflash.attention.sliding_window", 512);
 }
+static void spoil_group(File *f, FileWeights *w) { (void)w, f->taps = 2, f->group = 24; }
 static void spoil_conv(File *f, FileWeights *w) {
     (void)f;
     gguf_set_u32(w->rig.w, "dflash.conv_kernel_size", 2);
+    gguf_set_u32(w->rig.w, "dflash.conv_group_size", 16);
+}
+static void spoil_taps(File *f, FileWeights *w) {
+    (void)f;
+    gguf_set_u32(w->rig.w, "dflash.conv_group_size", 16);
+}
+static void spoil_base(File *f, FileWeights *w) {
+    learned_rig_cube(&w->rig, "blk.0.attn_conv_base", f->H, 3, 2, 1);
+    spoil_conv(f, w);
+}
+static void spoil_selector(File *f, FileWeights *w) {
+    (void)f;
+    gguf_set_u32(w->rig.w, "dflash.selector_top_k", 16);
 }
 static void spoil_tensor(File *f, FileWeights *w) {
     (void)f;
@@ -650,7 +772,11 @@ static void files_that_do_not_fit_are_refused(void **state) {
     refuse(spoil_width, "width of 48");
     refuse(spoil_target, "hidden states of 128 numbers");
     refuse(spoil_window, "sliding_window_pattern");
-    refuse(spoil_conv, "conv_kernel_size");
+    refuse(spoil_conv, "blk.0.attn_conv_base is missing");
+    refuse(spoil_taps, "needs both conv_kernel_size and conv_group_size");
+    refuse(spoil_group, "groups of 24 channels");
+    refuse(spoil_base, "64 x 3 x 2 instead of 64 x 2 x 2");
+    refuse(spoil_selector, "only one of tensor selector_predecessor.weight and key dflash.selector_top_k");
     refuse(spoil_tensor, "another version");
     refuse(spoil_rank, "tensor markov_w2.weight has the wrong shape: 4 x 300 instead of 8 x 300");
     refuse(spoil_confidence, "tensor conf_proj.weight reads 64 numbers instead of 72");

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""make_published.py FOLDER: writes the inputs eagle3, dflash and dflash-markov of the fuzzer drafter_file, and each cut short: small files of
-random weights in the layouts of llama.cpp's architectures eagle3 and dflash, for tests/fuzz/target.gguf, after the byte that chooses the
+"""make_published.py FOLDER: writes the inputs eagle3, dflash, dflash-markov and dflash-2 of the fuzzer drafter_file, and each cut short: small
+files of random weights in the layouts of llama.cpp's architectures eagle3 and dflash, for tests/fuzz/target.gguf, after the byte that chooses the
 method."""
 import random
 import struct
@@ -69,6 +69,16 @@ def markov():
     yield vector("conf_proj.bias", 1)
 
 
+def selection():
+    yield from dflash()
+    for part in ("attn", "ffn"):
+        yield matrix(f"blk.0.{part}_conv_proj.weight", H, 2 * 2 * H // 16, 0.1)
+        yield f"blk.0.{part}_conv_base", [H, 2, 2], 1, vector("", 4 * H)[3]
+    yield matrix("selector_predecessor.weight", 8, VOCABULARY, 0.5)
+    yield matrix("selector_successor.weight", 8, VOCABULARY, 0.5)
+    yield matrix("selector_hidden.weight", H, 8, 0.1)
+
+
 def write(file_name, name, method, seed, keys, tensors):
     rng.seed(seed)
     keys = [key("general.architecture", STRING, text(name)), numbers(f"{name}.target_layers", [0, 1]),
@@ -90,3 +100,5 @@ BLOCK = [number("dflash.block_size", 5), number("tokenizer.ggml.mask_token_id", 
 write("eagle3", "eagle3", 6, 3, [], eagle3)
 write("dflash", "dflash", 7, 4, BLOCK, dflash)
 write("dflash-markov", "dflash", 7, 5, BLOCK, markov)
+DFLASH_2 = [("conv_kernel_size", 2), ("conv_group_size", 16), ("selector_rank", 8), ("selector_top_k", 7)]
+write("dflash-2", "dflash", 7, 6, BLOCK + [number(f"dflash.{name}", value) for name, value in DFLASH_2], selection)

@@ -310,13 +310,14 @@ static void sequences_follow_the_targets_dist(void **state) {
 }
 
 #define MARKOV "dflash:file=build/all-dflash-markov.gguf"
+#define SELECTOR "dflash:file=build/all-dflash-2.gguf"
 
 static void sequences_of_random_weights_follow_their_dist(void **state) {
     (void)state;
     static const Case cases[] = {
         {{"recursive", MARKOV, 6}, NO_LIE},          {{"transport", MARKOV, 8}, NO_LIE},
         {{"transport", MARKOV ",top=2", 3}, NO_LIE}, {{"transport", MARKOV, 8}, FLATTER_DIST},
-        {{"recursive", MARKOV, 6}, CUT_BY_Q},
+        {{"recursive", MARKOV, 6}, CUT_BY_Q},        {{"transport", SELECTOR, 8}, NO_LIE},
     };
     all_drafters_write_files();
     check_cases(&of_random_weights, cases, sizeof cases / sizeof *cases);

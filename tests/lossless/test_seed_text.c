@@ -57,6 +57,7 @@ static const Case cases[] = {
     {"eagle3:file=build/all-eagle3.gguf", ANY, NULL, true},
     {"dflash:file=build/all-dflash.gguf", ANY, "grammar", true},
     {"dflash:file=build/all-dflash-markov.gguf", ANY, "grammar", true},
+    {"dflash:file=build/all-dflash-2.gguf", ANY, "grammar", true},
     {"space:file=build/all-space.gguf+suffix", OTHER, "suffix", false},
 };
 

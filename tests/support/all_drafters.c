@@ -47,6 +47,7 @@ const char *const all_drafters[] = {
     "eagle3:file=build/all-eagle3.gguf",
     "dflash:file=build/all-dflash.gguf",
     "dflash:file=build/all-dflash-markov.gguf",
+    "dflash:file=build/all-dflash-2.gguf",
     NULL,
 };
 
@@ -265,9 +266,32 @@ static void write_eagle3(const Weights *target) {
     finish(&r, "build/all-eagle3.gguf");
 }
 
+/* Adds the convolutions of the layers of DFlash 2, and its selector. */
+static void add_selection(LearnedRig *r) {
+    enum { TAPS = 2, GROUP = 16 };
+    static const Part selector[] = {{"selector_predecessor.weight", RANK, V, 0.5},
+                                    {"selector_successor.weight", RANK, V, 0.5},
+                                    {"selector_hidden.weight", H, RANK, 0.1},
+                                    {NULL, 0, 0, 0}};
+    set_int(r, "dflash.conv_kernel_size", TAPS);
+    set_int(r, "dflash.conv_group_size", GROUP);
+    set_int(r, "dflash.selector_rank", RANK);
+    set_int(r, "dflash.selector_top_k", 48);
+    gguf_set_bool(r->w, "dflash.sample_from_anchor", true); /* random weights guess well only from the pending token */
+    for (int i = 0; i < 4; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "blk.%d.%s_conv_proj.weight", i / 2, i % 2 ? "ffn" : "attn");
+        learned_rig_tensor(r, name, TYPE_F16, H, 2 * TAPS * H / GROUP, 0.05);
+        snprintf(name, sizeof name, "blk.%d.%s_conv_base", i / 2, i % 2 ? "ffn" : "attn");
+        learned_rig_cube(r, name, H, TAPS, 2, 0.2);
+    }
+    add_parts(r, selector);
+}
+
 /* A file as others publish it, of two layers, the first of which has a window; or with the heads of DSpark, the Markov
- * head gated. */
-static void write_dflash(const Weights *target, bool has_markov, const char *path) {
+ * head gated; or with what DFlash 2 has. */
+typedef enum DflashKind { DFLASH_1, DFLASH_MARKOV, DFLASH_2 } DflashKind;
+static void write_dflash(const Weights *target, DflashKind kind, const char *path) {
     static const Part of_markov[] = {{"markov_w1.weight", RANK, V, 1},
                                      {"markov_w2.weight", RANK, V, 0.5},
                                      {"markov_gate.weight", H + RANK, RANK, 0.1},
@@ -309,7 +333,8 @@ static void write_dflash(const Weights *target, bool has_markov, const char *pat
             snprintf(name, sizeof name, "blk.%d.%s.weight", i, p->name);
             learned_rig_tensor(&r, name, p->n_out ? TYPE_F16 : TYPE_F32, p->n_in, p->n_out, p->std);
         }
-    if (has_markov) add_parts(&r, of_markov);
+    if (kind == DFLASH_MARKOV) add_parts(&r, of_markov);
+    if (kind == DFLASH_2) add_selection(&r);
     finish(&r, path);
 }
 
@@ -388,8 +413,9 @@ void all_drafters_write_for(const char *path) {
     write_lyanna(target, true, "build/all-lyanna-gate.gguf");
     write_space(target);
     write_eagle3(target);
-    write_dflash(target, false, "build/all-dflash.gguf");
-    write_dflash(target, true, "build/all-dflash-markov.gguf");
+    write_dflash(target, DFLASH_1, "build/all-dflash.gguf");
+    write_dflash(target, DFLASH_MARKOV, "build/all-dflash-markov.gguf");
+    write_dflash(target, DFLASH_2, "build/all-dflash-2.gguf");
     write_index(gguf);
     rig_weights_close(target);
     gguf_close(gguf);

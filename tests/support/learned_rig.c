@@ -56,6 +56,15 @@ float *learned_rig_tensor(LearnedRig *r, const char *name, TensorType type, int6
     return x;
 }
 
+float *learned_rig_cube(LearnedRig *r, const char *name, int64_t n0, int64_t n1, int64_t n2, double std) {
+    const int64_t dims[] = {n0, n1, n2};
+    float *x = keep(r, malloc((size_t)(n0 * n1 * n2) * sizeof *x));
+    for (int64_t i = 0; i < n0 * n1 * n2; i++)
+        x[i] = (float)(std * sqrt(12) * (rng_uniform(r->seed, RNG_TEST, (uint64_t)i, (uint32_t)r->n_kept) - 0.5));
+    gguf_add_tensor(r->w, name, TYPE_F32, 3, dims, x);
+    return x;
+}
+
 LearnedRigInfo learned_rig_info(LearnedRig *r, const char *method, TensorType type, int32_t H, int32_t rank,
                                 int32_t n) {
     char down[64], up[64], gain[64], key[128];

@@ -23,6 +23,8 @@ void learned_rig_begin(LearnedRig *r, const char *method, const Weights *target,
 /* Adds random weights of standard deviation std and returns them with the rounding of the file's type, [n_out][n_in],
  * valid until learned_rig_free. n_out 0: a vector. */
 float *learned_rig_tensor(LearnedRig *r, const char *name, TensorType type, int64_t n_in, int64_t n_out, double std);
+/* The same for an F32 tensor [n2][n1][n0]. */
+float *learned_rig_cube(LearnedRig *r, const char *name, int64_t n0, int64_t n1, int64_t n2, double std);
 /* Token info of that rank for n tokens (logit_corrections.h): key and tensors, `up` of that type. */
 typedef struct LearnedRigInfo {
     int32_t H, rank, n;

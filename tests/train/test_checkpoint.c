@@ -302,7 +302,8 @@ static void a_loss_of_nan_is_null(void **state) {
     free(text);
 }
 
-/* Two micro-batches of 4 give the bits of a batch of 8, because the toy adds its gradients sequence by sequence. */
+/* Two micro-batches of 4 give the bits of a batch of 8, because the gradients of sequences are added in a tree over the
+ * whole step. */
 static void accumulation_is_a_larger_batch(void **state) {
     (void)state;
     remove_files();

@@ -11,7 +11,20 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { H = 64, V = 300, N_HEAD = 4, N_KV = 2, DIM = 24, FF = 80, D = 100, S = 2, N_LAYER = 2, RANK = 8 };
+enum {
+    H = 64,
+    V = 300,
+    N_HEAD = 4,
+    N_KV = 2,
+    DIM = 24,
+    FF = 80,
+    D = 100,
+    S = 2,
+    N_LAYER = 2,
+    RANK = 8,
+    TAPS = 2,
+    GROUP = 8
+};
 
 #define TARGET "build/import-block-target.gguf"
 #define FOLDER "build/import-block"
@@ -46,6 +59,8 @@ typedef struct Layout {
     const char *extra;                /* a tensor more; NULL: none */
     const char *head;                 /* markov_head_type of speculators' layout; NULL: vanilla */
     bool has_gate;
+    bool selects;           /* z-lab's layout: DFlash 2 */
+    const char *candidates; /* its selector_top_k */
 } Layout;
 
 typedef struct Pair {
@@ -98,6 +113,12 @@ static void set_keys(const Layout *l, GgufWriter *w) {
     gguf_set_u32(w, "dflash.block_size", 5);
     gguf_set_u32(w, "tokenizer.ggml.mask_token_id", 9);
     gguf_set_i32s(w, "dflash.target_layers", streams, S);
+    if (l->selects) {
+        gguf_set_u32(w, "dflash.conv_kernel_size", TAPS);
+        gguf_set_u32(w, "dflash.conv_group_size", GROUP);
+        gguf_set_u32(w, "dflash.selector_rank", RANK);
+        gguf_set_u32(w, "dflash.selector_top_k", 7);
+    }
     if (l->is_speculators) return;
     gguf_set_u32(w, "dflash.attention.sliding_window", 6);
     gguf_set_i32s(w, "dflash.attention.sliding_window_pattern", has_window, N_LAYER);
@@ -117,8 +138,12 @@ static void write_config(const Layout *l) {
     else
         fprintf(f,
                 "{\"architectures\": [\"DFlashDraftModel\"], %s, \"sliding_window\": 6, \"layer_types\": %s, "
-                "\"block_size\": %s, \"dflash_config\": {\"mask_token_id\": 9, \"target_layer_ids\": %s}}",
-                shape, l->types, l->block, l->list);
+                "\"block_size\": %s, \"dflash_config\": {\"mask_token_id\": 9, \"target_layer_ids\": %s%s%s}}",
+                shape, l->types, l->block, l->list,
+                l->selects ? ", \"conv_kernel_size\": 2, \"conv_group_size\": 8, \"selector_rank\": 8, "
+                             "\"selector_top_k\": "
+                           : "",
+                l->selects ? l->candidates : "");
     assert_int_equal(fclose(f), 0);
 }
 
@@ -138,6 +163,28 @@ static void add_head(Pair *p, bool has_gate) {
     add(p, "conf_proj.bias", "confidence_head.proj.bias", 1, 0, 0.1);
 }
 
+static void add_convs(Pair *p, int i) {
+    static const char *const parts[][2] = {{"attn", "attention"}, {"ffn", "mlp"}};
+    const int64_t dims[] = {2, TAPS, H};
+    for (int k = 0; k < 2; k++) {
+        char name[64], published[96];
+        snprintf(name, sizeof name, "blk.%d.%s_conv_proj.weight", i, parts[k][0]);
+        snprintf(published, sizeof published, "layers.%d.%s_conv.kernel_projection.weight", i, parts[k][1]);
+        add(p, name, published, H, 2 * TAPS * H / GROUP, 0.05);
+        snprintf(name, sizeof name, "blk.%d.%s_conv_base", i, parts[k][0]);
+        snprintf(published, sizeof published, "layers.%d.%s_conv.base_kernel", i, parts[k][1]);
+        const float *base = learned_rig_cube(&p->direct, name, H, TAPS, 2, 0.7);
+        safetensors_build_add_shaped(&p->published, published, base, dims, 3);
+    }
+}
+
+static void add_selection(Pair *p) {
+    for (int i = 0; i < N_LAYER; i++) add_convs(p, i);
+    add(p, "selector_predecessor.weight", "candidate_selector.predecessor_codebook", RANK, V, 1);
+    add(p, "selector_successor.weight", "candidate_selector.successor_codebook", RANK, V, 0.5);
+    add(p, "selector_hidden.weight", "candidate_selector.hidden_projection.weight", H, RANK, 0.1);
+}
+
 static void write_both(const Layout *l) {
     static Pair p;
     p = (Pair){.tokens = {0}};
@@ -151,6 +198,7 @@ static void write_both(const Layout *l) {
     add(&p, "output_norm.weight", "norm.weight", H, 0, 1);
     for (int i = 0; i < N_LAYER; i++) add_layer(&p, i);
     if (l->is_speculators) add_head(&p, l->has_gate);
+    if (l->selects) add_selection(&p);
     if (l->is_speculators) { /* the target's embedding, which is left out */
         float *e = malloc(sizeof *e * V * H);
         for (int32_t v = 0; v < V; v++) model_embedding(target->model, v, e + v * H);
@@ -191,17 +239,18 @@ static void propose(LearnedReader *reader, const char *spec, Tree *out) {
 
 static const Layout of_zlab = {.list = "[0, 1]", .block = "5", .types = TYPES},
                     of_speculators = {.is_speculators = true, .list = "[1, 2]", .block = "5"},
+                    second = {.list = "[0, 1]", .block = "5", .types = TYPES, .selects = true, .candidates = "7"},
                     gated = {.is_speculators = true, .list = "[1, 2]", .block = "5", .head = "gated", .has_gate = true};
 
 static void both_files_draft_the_same(void **state) {
     (void)state;
     static Tree trees[2];
-    static const Layout *const layouts[] = {&of_zlab, &of_speculators, &gated};
-    for (int i = 0; i < 3; i++) {
+    static const Layout *const layouts[] = {&of_zlab, &second, &of_speculators, &gated};
+    for (int i = 0; i < 4; i++) {
         fr_error err = {0};
         LearnedReader reader;
         write_both(layouts[i]);
-        if (try_import(i == 0, &err)) fail_msg("%s", err.message); /* only z-lab's list names outputs */
+        if (try_import(i < 2, &err)) fail_msg("%s", err.message); /* only z-lab's list names outputs */
         learned_rig_open_reader(&reader, target);
         propose(&reader, "dflash:file=" DIRECT, &trees[0]);
         propose(&reader, "dflash:file=" IMPORTED, &trees[1]);
@@ -226,6 +275,11 @@ static void checkpoints_that_do_not_fit_are_refused(void **state) {
         {{.list = "[0, 1]", .block = "1", .types = TYPES}, "the block_size in its config.json"},
         {{.list = "[0, 1]", .block = "5", .types = "[\"full_attention\"]"}, "the layer_types in its config.json"},
         {{.list = "[0, 1]", .block = "5", .types = TYPES, .extra = "candidate_selector.weight"}, "candidate_selector"},
+        {{.list = "[0, 1]", .block = "5", .types = TYPES, .selects = true, .candidates = "0"}, "the selector_top_k in"},
+        {{.list = "[0, 1]", .block = "5", .types = TYPES, .selects = true, .candidates = "7, \"conv_group_size\": 10"},
+         "the conv_group_size in"},
+        {{.list = "[0, 1]", .block = "5", .types = TYPES, .selects = true, .candidates = "7, \"conv_kernel_size\": 3"},
+         "tensor layers.0.attention_conv.kernel_projection.weight is 32 x 64, but the target needs 48 x 64"},
         {{.is_speculators = true, .list = "[0, 1]", .block = "5", .head = "rnn"}, "vanilla and gated are"},
         {{.is_speculators = true, .list = "[0, 1]", .block = "5", .head = "gated"}, "gate_proj.weight"},
         {{.is_speculators = true, .list = "[0, 1]", .block = "5", .has_gate = true}, "gate_proj"},

@@ -234,6 +234,7 @@ struct Op {
     const float *norm;      /* [n_embd] a norm; NULL: none */
     const float *bias;      /* [n_embd] is added to what is added to the residual stream, before its norm; NULL: none */
     const float *post_norm; /* [n_embd] a norm of what is added to the residual stream; NULL: none */
+    const BlockConv *conv;  /* the convolution around the part; NULL: none */
     int64_t n_items_of_group, first_of_group; /* items of each expert, and the first of them (experts.c) */
     const float *x;                           /* [n_rows][n_in of the products] what is converted */
     int n_products;
@@ -288,6 +289,8 @@ struct CpuContext {
     int64_t score_stride;
     float *cos_sin;            /* [n_ropes][max_rows][n_rot] */
     float *x, *normed, *delta; /* [max_rows][n_embd]: residual stream; its norm; what a block adds to it */
+    float *conv_kernels;       /* [max_rows][block_conv_kernels] of the part of a layer that runs */
+    float *convolved;          /* [max_rows][n_embd] */
     float *q, *attended;       /* [max_rows][q_dim] */
     char *rounded;             /* [max_rows][n_head] RoundedQuery, of q; only with score_kernels */
     float *q_gated;     /* [max_rows][2 q_dim] for each head its query and its gate, where layers gate their output */
@@ -386,6 +389,11 @@ int state_walk_open(StateWalk *w, int32_t max_rows, fr_error *err);
 void state_walk_close(StateWalk *w);
 /* Plans the visits of rows [n] of a run; the earlier rows since executor_forward precede them in memory. */
 void state_walk_plan(StateWalk *w, const RowPlace *rows, int32_t n);
+/* The convolutions of BlockConv (block_conv.c). put_conv_inputs writes the norm op.norm of a part, the convolution
+ * before it, and the conversion for the products of op; put_convolved adds the convolution of c->delta to the residual
+ * stream. */
+Op *put_conv_inputs(Op *at, Op op, const BlockConv *conv, LayerMatrix kernels, ForwardKind kind);
+Op *put_convolved(Op *at, Op op, const BlockConv *conv);
 /* Writes the feed-forward part of a layer of experts (experts.c); and the shared expert, whose output is left in
  * shared_out (layer_parts.c). */
 Op *expert_ops(CpuContext *c, int32_t layer, Op *at);

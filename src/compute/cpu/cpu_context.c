@@ -12,6 +12,7 @@ typedef struct Widths {
     size_t n_expert, ff;        /* ff: floats of all inner rows of feed-forward for one row */
     bool forms[ACT_FORM_COUNT]; /* the forms of activations that experts read */
     size_t head_act;            /* bytes of an activation row of one head of latent attention */
+    size_t conv_kernels;        /* floats of the kernels of a BlockConv for one row */
     bool has_shared, gates_output;
 } Widths;
 
@@ -37,6 +38,10 @@ static Widths find_widths(const CpuWeights *weights) {
         if (dense) w.ff = max_size(w.ff, (size_t)dense->n_out);
         if (shared) w.ff = max_size(w.ff, (size_t)shared->n_out);
         w.gates_output = w.gates_output || l->spec->gates_output;
+        const BlockConv *convs[] = {&l->spec->attn_conv, &l->spec->ffn_conv};
+        for (int k = 0; k < 2; k++)
+            w.conv_kernels = max_size(w.conv_kernels,
+                                      (size_t)block_conv_kernels(convs[k], weights->base.model->hparams.n_embd));
         if (l->matrices[MATRIX_K_B]) w.head_act = max_size(w.head_act, latent_act_bytes(l));
         if (l->spec->ffn == FFN_EXPERTS) widen_by_experts(&w, l);
     }
@@ -93,6 +98,8 @@ static int allocate(CpuContext *c, fr_error *err) {
         {&c->cos_sin, (size_t)c->model->n_ropes * rows * (size_t)h->rope.n_rot, sizeof(float)},
         {&c->x, rows * embd, sizeof(float)},
         {&c->normed, rows * embd, sizeof(float)},
+        {&c->conv_kernels, rows * w.conv_kernels, sizeof(float)},
+        {&c->convolved, w.conv_kernels ? rows * embd : 0, sizeof(float)},
         {&c->q, rows * q_dim, sizeof(float)},
         {&c->q_gated, w.gates_output ? 2 * rows * q_dim : 0, sizeof(float)},
         {&c->k, rows * kv_dim, sizeof(float)},

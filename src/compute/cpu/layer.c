@@ -19,8 +19,8 @@
  *     gate, up    32 outputs of both        silu(gate) * up, conversion for down
  *     down        tiles of 16 outputs       x +=
  *
- * Layers with a recurrent state are in recurrent.c, latent attention is in latent_attention.c, and experts are in
- * experts.c.
+ * Layers with a recurrent state are in recurrent.c, latent attention is in latent_attention.c, experts are in
+ * experts.c, and the convolutions of block drafters in block_conv.c.
  *
  * If what a part adds to x has a norm or a factor of its own, o and down only multiply, and a further stage adds.
  *
@@ -148,7 +148,8 @@ static Op *dense_ops(CpuContext *c, int32_t layer, Op *at) {
     const Hparams *h = &c->model->hparams;
     const PackedMatrix *gate = l->matrices[MATRIX_GATE];
     Op gate_up = gate_up_op(c, layer, gate, l->matrices[MATRIX_UP]);
-    at = put_op(at, gate_up, FORWARD_NORM, norm_rows, c->n_rows, 0);
+    if (l->spec->ffn_conv.base) at = put_conv_inputs(at, gate_up, &l->spec->ffn_conv, MATRIX_FFN_CONV, FORWARD_GATE_UP);
+    else at = put_op(at, gate_up, FORWARD_NORM, norm_rows, c->n_rows, 0);
     at = input_squares_op(c, layer, INPUT_GATE_UP, c->normed, h->n_embd, at);
     at = put_gate_up(at, gate_up);
     at = input_squares_op(c, layer, INPUT_DOWN, c->gate, gate->n_out, at);
@@ -156,6 +157,7 @@ static Op *dense_ops(CpuContext *c, int32_t layer, Op *at) {
                .layer = layer,
                .l = l,
                .bias = l->spec->down_bias,
+               .conv = l->spec->ffn_conv.base ? &l->spec->ffn_conv : NULL,
                .products = {{l->matrices[MATRIX_DOWN], c->delta}}};
     return put_down(at, down);
 }
@@ -186,7 +188,8 @@ static Op *read_ops(CpuContext *c, int32_t layer, Op *at) {
     const CpuLayer *l = &c->weights->layers[layer];
     int64_t rows = c->n_rows, n_qkv = share_size(units_of(h, l, 0)) + 2 * share_size(units_of(h, l, 1));
     Op qkv = qkv_op(c, layer);
-    at = put_op(at, qkv, FORWARD_NORM, l->spec->reads_pairs ? pair_rows : norm_rows, rows, 0);
+    if (l->spec->attn_conv.base) at = put_conv_inputs(at, qkv, &l->spec->attn_conv, MATRIX_ATTN_CONV, FORWARD_QKV);
+    else at = put_op(at, qkv, FORWARD_NORM, l->spec->reads_pairs ? pair_rows : norm_rows, rows, 0);
     at = input_squares_op(c, layer, INPUT_QKV, c->normed, h->n_embd, at);
     at = put_op(at, qkv, FORWARD_QKV, qkv_units, n_qkv, rows);
     at = attention_ops(c, layer, at);
@@ -211,6 +214,7 @@ static Op *mixer_ops(CpuContext *c, int32_t layer, Op *at) {
             .layer = layer,
             .l = l,
             .bias = l->spec->o_bias,
+            .conv = l->spec->attn_conv.base ? &l->spec->attn_conv : NULL,
             .n_products = 1,
             .products = {{l->matrices[MATRIX_O], c->delta}}};
     at = layer_has_state(l->spec)         ? recurrent_ops(c, layer, at)

@@ -123,8 +123,9 @@ static void down_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) {
 static Op *put_adding(Op *at, Op op, ForwardKind kind, OpFn add, OpFn keep, const float *post_norm) {
     const PackedMatrix *m = op.products[0].m;
     op.n_products = 1, op.post_norm = post_norm;
-    at = put_split(at, op, kind, finishes_rows(op.l->spec, post_norm) ? keep : add, packed_n_tiles(m), op.c->n_rows);
-    return put_added(at, op);
+    bool keeps = op.conv || finishes_rows(op.l->spec, post_norm);
+    at = put_split(at, op, kind, keeps ? keep : add, packed_n_tiles(m), op.c->n_rows);
+    return op.conv ? put_convolved(at, op, op.conv) : put_added(at, op);
 }
 
 Op *put_added(Op *at, Op op) {

@@ -73,6 +73,18 @@ int ranks_join_mpi(Ranks **out, fr_error *err);
  * model. It also measures the price of an exchange. Returns FR_OK on all ranks, or an error on all of them if one has
  * failed or has another model than rank 0. */
 int ranks_compare(Ranks *r, Weights *w, int status, uint64_t fingerprint, fr_error *err);
+
+/* What ranks have in common, whatever they compute. */
+typedef struct RankProgram {
+    uint64_t file; /* a hash of the program; 0: a process that ranks_start has started */
+    char version[32];
+} RankProgram;
+RankProgram rank_program(const Ranks *r);
+/* Returns what is another one than that of rank 0; NULL: nothing. */
+const char *rank_program_differs(const RankProgram *own, const RankProgram *first);
+/* The error of a rank that has another `what` than rank 0, or other results of products if that is NULL. */
+int rank_refuse(const char *what, fr_error *err);
+
 /* Repeats the calls of rank 0 until it closes the model or the group ends. */
 void ranks_work(Ranks *r);
 /* Does so in a rank that is a process, unless it has failed: then the failure ends the group. A process that

@@ -6,31 +6,26 @@
 #include "compute/ranks/ranks.h"
 
 #include "base/hash.h"
+#include "base/os.h"
 #include "gguf/tensor_type.h"
 
-#include <dlfcn.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/auxv.h>
 #include <unistd.h>
 
 typedef struct Loaded {
-    uint64_t fingerprint, program, products;
-    int32_t activations;
-    char version[28];
+    RankProgram program;
+    uint64_t fingerprint, products;
+    int64_t activations;
 } Loaded;
 
 /* ---- the program ------------------------------------------------------------------------------------------- */
 
 /* Returns a fingerprint of the file that this code was loaded from, or 0 if it cannot be read. */
 static uint64_t program_hash(void) {
-    Dl_info self, program;
     char buffer[1 << 16];
     uint64_t hash = 0;
-    if (!dladdr((void *)(uintptr_t)program_hash, &self)) return 0;
-    bool is_program = dladdr((void *)getauxval(AT_PHDR), &program) && program.dli_fbase == self.dli_fbase;
-    int fd = open(is_program ? "/proc/self/exe" : self.dli_fname, O_RDONLY | O_CLOEXEC);
+    int fd = os_open_own_file();
     for (ssize_t n; fd >= 0 && (n = read(fd, buffer, sizeof buffer)) > 0;) hash = hash64(buffer, (size_t)n, hash);
     if (fd >= 0) close(fd);
     return hash;
@@ -74,7 +69,7 @@ static int test_product(Device *d, const Weights *w, TensorType type, uint64_t *
     return status;
 }
 
-static int test_arithmetic(const Weights *w, uint64_t *hash, fr_error *err) {
+static int test_products(const Weights *w, uint64_t *hash, fr_error *err) {
     static const TensorType types[] = {TYPE_F32, TYPE_F16, TYPE_BF16, TYPE_Q8_0, TYPE_Q4_K, TYPE_MXFP4};
     const DeviceOptions options = {.kernels = w->options.kernels, .n_threads = 1};
     Device *d;
@@ -88,27 +83,37 @@ static int test_arithmetic(const Weights *w, uint64_t *hash, fr_error *err) {
 
 /* ---- the comparison ---------------------------------------------------------------------------------------- */
 
-/* Returns an error if this rank has loaded something else than rank 0. */
-static int compare(const Loaded *own, const Loaded *first, fr_error *err) {
-    const char *what = strcmp(own->version, first->version) != 0 ? "version of forerun"
-                       : own->program != first->program          ? "build of forerun"
-                       : own->fingerprint != first->fingerprint  ? "model file"
-                       : own->activations != first->activations  ? "precision of activations"
-                       : own->products != first->products        ? NULL
-                                                                 : "";
-    if (what && !*what) return FR_OK;
+RankProgram rank_program(const Ranks *r) {
+    RankProgram own = {.file = 0};
+    if (comm_transport(r->comm)->is_own_process) own.file = program_hash();
+    strncpy(own.version, fr_version(), sizeof own.version - 1);
+    return own;
+}
+
+const char *rank_program_differs(const RankProgram *own, const RankProgram *first) {
+    if (strcmp(own->version, first->version) != 0) return "version of forerun";
+    return own->file != first->file ? "build of forerun" : NULL;
+}
+
+int rank_refuse(const char *what, fr_error *err) {
     if (what) return error_set(err, FR_ERR_MISMATCH, "another %s than rank 0", what);
     return error_set(err, FR_ERR_MISMATCH, "products have other results than on rank 0");
 }
 
+/* Returns an error if this rank has loaded something else than rank 0. */
+static int compare(const Loaded *own, const Loaded *first, fr_error *err) {
+    const char *what = rank_program_differs(&own->program, &first->program);
+    if (!what && own->fingerprint != first->fingerprint) what = "model file";
+    if (!what && own->activations != first->activations) what = "precision of activations";
+    return what || own->products != first->products ? rank_refuse(what, err) : (int)FR_OK;
+}
+
 int ranks_compare(Ranks *r, Weights *w, int status, uint64_t fingerprint, fr_error *err) {
     fr_error why = {.code = FR_OK};
-    Loaded own = {.fingerprint = fingerprint}, first;
+    Loaded own = {.program = rank_program(r), .fingerprint = fingerprint}, first;
     if (status && err) why = *err;
-    if (!status) status = test_arithmetic(w, &own.products, &why);
-    if (w) own.activations = (int32_t)w->options.activations;
-    strncpy(own.version, fr_version(), sizeof own.version - 1);
-    if (comm_transport(r->comm)->is_own_process) own.program = program_hash();
+    if (!status) status = test_products(w, &own.products, &why);
+    if (w) own.activations = (int64_t)w->options.activations;
     first = own;
     comm_broadcast(r->comm, &first, sizeof first);
     if (!status && first.fingerprint) status = compare(&own, &first, &why);

@@ -59,6 +59,7 @@ int comm_memory_open(CommMemory **out, int n_ranks, fr_error *err) {
     if (p == MAP_FAILED) return error_memory(err, "the memory that ranks share", bytes);
     CommMemory *m = *out = p;
     m->n_ranks = n_ranks, m->bytes = bytes;
+    atomic_store(&m->slots[0].process, getpid()); /* it may die before it joins the ranks that it has forked */
     return FR_OK;
 }
 

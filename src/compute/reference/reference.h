@@ -33,6 +33,7 @@ typedef struct RefContext {
     double *k, *v;         /* [max_rows][kv_dim] of a layer */
     double *gate, *up;     /* [max_rows][widest inner row] */
     double *delta;         /* [max_rows][n_embd] what a block adds to x */
+    double *conv_kernels;  /* [max_rows][block_conv_kernels], of LayerSpec.attn_conv and ffn_conv */
     double *scores;        /* [n_ctx] */
     double *output_gates;  /* [max_rows][q_dim], of LayerSpec.gates_output */
     double *queries;       /* [max_rows][heads of plain_dim + n_rot], of MIXER_LATENT */

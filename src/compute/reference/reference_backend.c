@@ -93,19 +93,25 @@ static void run_parts(Device *d, int n_parts, PartFn fn, void *ctx) {
 
 /* ---- a context -------------------------------------------------------------------------------------- */
 
-/* Finds the most experts of any layer, and the longest row of any matrix. */
-static void measure(const Model *m, int64_t *n_expert, int64_t *widest) {
+/* Finds the most experts and the most kernels of a convolution of any layer, and the longest row of any matrix. */
+static void measure(const Model *m, int64_t *n_expert, int64_t *n_kernels, int64_t *widest) {
     const Hparams *h = &m->hparams;
-    *n_expert = 1;
+    *n_expert = 1, *n_kernels = 0;
     *widest = max_i64(max_i64(model_input_width(m), hparams_max_ff(h)), max_i64(hparams_q_dim(h), h->state.n_values));
     *widest = max_i64(*widest, max_i64(h->latent.q_rank, max_i64(h->latent.plain_dim, latent_values_dim(h))));
-    for (int32_t i = 0; i < h->n_layer; i++) *n_expert = max_i64(*n_expert, layer_n_experts(&m->layers[i]));
+    for (int32_t i = 0; i < h->n_layer; i++) {
+        const LayerSpec *l = &m->layers[i];
+        *n_expert = max_i64(*n_expert, layer_n_experts(l));
+        *n_kernels = max_i64(*n_kernels, max_i64(block_conv_kernels(&l->attn_conv, h->n_embd),
+                                                 block_conv_kernels(&l->ffn_conv, h->n_embd)));
+    }
 }
 
 static int allocate(RefContext *c, fr_error *err) {
     const Hparams *h = &c->model->hparams;
-    int64_t rows = c->options.max_rows, q_dim = hparams_q_dim(h), kv_dim = hparams_kv_dim(h), n_expert, widest;
-    measure(c->model, &n_expert, &widest);
+    int64_t rows = c->options.max_rows, q_dim = hparams_q_dim(h), kv_dim = hparams_kv_dim(h), n_expert, n_kernels,
+            widest;
+    measure(c->model, &n_expert, &n_kernels, &widest);
     const struct {
         void *out;
         int64_t n;
@@ -128,6 +134,7 @@ static int allocate(RefContext *c, fr_error *err) {
         {&c->gate, max_i64(rows * hparams_max_ff(h), h->n_vocab), sizeof(double)},
         {&c->up, rows * hparams_max_ff(h), sizeof(double)},
         {&c->delta, rows * h->n_embd, sizeof(double)},
+        {&c->conv_kernels, rows * n_kernels, sizeof(double)},
         {&c->scores, c->options.n_ctx, sizeof(double)},
         {&c->experts, n_expert, sizeof(double)},
         {&c->expert_in, h->n_embd, sizeof(double)},
@@ -159,6 +166,7 @@ static void context_close(Context *context) {
                          c->gate,
                          c->up,
                          c->delta,
+                         c->conv_kernels,
                          c->scores,
                          c->experts,
                          c->expert_in,

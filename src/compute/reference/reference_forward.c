@@ -99,6 +99,33 @@ static void add_to_residual(const RefContext *c, const LayerSpec *l, const float
     }
 }
 
+/* ---- convolutions over the rows of a block (BlockConv in model.h) ------------------------------------- */
+
+/* Replaces the rows x [n_rows][n_embd] by their convolution number s. The last rows are first, because a row reads
+ * those before it. */
+static void convolve(const RefContext *c, const BlockConv *conv, int s, const RowPlace *rows, int32_t n_rows,
+                     double *x) {
+    int64_t n = c->model->hparams.n_embd, n_groups = n / conv->group, width = block_conv_kernels(conv, n);
+    for (int32_t i = n_rows - 1; conv->base && i >= 0; i--)
+        for (int64_t k = 0; k < n; k++) {
+            double sum = 0;
+            for (int32_t t = 0; t < conv->n_taps && t <= i; t++) {
+                int64_t tap = s * conv->n_taps + t;
+                double own = c->conv_kernels[i * width + tap * n_groups + k / conv->group];
+                sum += ((double)conv->base[tap * n + k] + own) * x[(i - t) * n + k];
+                if (i == t || rows[i - t].parent != rows[i - t - 1].row) break; /* the first row of the block */
+            }
+            x[i * n + k] = sum;
+        }
+}
+
+/* Makes the kernels of the rows of their normed inputs, and convolves these. */
+static void convolve_inputs(const RefContext *c, const LayerSpec *l, const BlockConv *conv, LayerMatrix kernels,
+                            const RowPlace *rows, int32_t n_rows) {
+    if (conv->base) reference_product_of(c, l, kernels, 0, c->normed, n_rows, c->conv_kernels);
+    convolve(c, conv, 0, rows, n_rows, c->normed);
+}
+
 /* ---- attention ------------------------------------------------------------------------------------ */
 
 /* Rotates the pairs of one head by the angles of a position. */
@@ -311,6 +338,7 @@ static void take_pairs(const RefContext *c, const RowPlace *rows, int32_t n_rows
 static void mix(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *rows, int32_t n_rows) {
     if (l->reads_pairs) take_pairs(c, rows, n_rows);
     else norm_rows(c, l->attn_norm, n_rows);
+    convolve_inputs(c, l, &l->attn_conv, MATRIX_ATTN_CONV, rows, n_rows);
     reference_square_inputs(c, l, INPUT_QKV, c->normed, c->model->hparams.n_embd, n_rows);
     if (layer_has_state(l)) {
         reference_recurrent(c, layer, rows, n_rows);
@@ -320,6 +348,7 @@ static void mix(const RefContext *c, const LayerSpec *l, int32_t layer, const Ro
     } else {
         attention(c, l, layer, rows, n_rows);
     }
+    convolve(c, &l->attn_conv, 1, rows, n_rows, c->delta);
     add_to_residual(c, l, l->post_attn_norm, n_rows);
 }
 
@@ -460,9 +489,10 @@ static void run_experts(const RefContext *c, const LayerSpec *l, const double *n
     for (int64_t i = 0; i < n_embd; i++) delta[i] += weight * out[i];
 }
 
-static void feed_forward(const RefContext *c, const LayerSpec *l, int32_t n_rows) {
+static void feed_forward(const RefContext *c, const LayerSpec *l, const RowPlace *rows, int32_t n_rows) {
     int64_t n_embd = c->model->hparams.n_embd;
     norm_rows(c, l->ffn_norm, n_rows);
+    convolve_inputs(c, l, &l->ffn_conv, MATRIX_FFN_CONV, rows, n_rows);
     reference_square_inputs(c, l, INPUT_GATE_UP, c->normed, n_embd, n_rows);
     if (l->ffn == FFN_DENSE) {
         const Network dense = {MATRIX_GATE, MATRIX_UP, MATRIX_DOWN, l->gate_bias, l->up_bias, l->down_bias};
@@ -471,6 +501,7 @@ static void feed_forward(const RefContext *c, const LayerSpec *l, int32_t n_rows
     }
     for (int32_t i = 0; l->ffn == FFN_EXPERTS && i < n_rows; i++)
         run_experts(c, l, c->normed + i * n_embd, c->delta + i * n_embd);
+    convolve(c, &l->ffn_conv, 1, rows, n_rows, c->delta);
     add_to_residual(c, l, l->post_ffn_norm, n_rows);
 }
 
@@ -540,7 +571,7 @@ void reference_forward(Context *context, const RowPlace *rows, int32_t n_rows) {
         keep_streams(c, layer, rows, n_rows);
         if (!context_runs(&c->base, layer)) continue;
         mix(c, l, layer, rows, n_rows);
-        if (l->ffn != FFN_NONE) feed_forward(c, l, n_rows);
+        if (l->ffn != FFN_NONE) feed_forward(c, l, rows, n_rows);
     }
     keep_streams(c, c->model->hparams.n_layer, rows, n_rows);
     if (c->squares) c->squares->n_rows += n_rows;

@@ -21,9 +21,12 @@
  *
  * The tree. The distributions of the slots do not depend on each other's tokens, as those of medusa's heads: the tree
  * consists of the `budget` paths with the greatest products (learned_grow_products). A file of DSpark has a Markov
- * head, by which each position depends on the token before it (markov_head.c). Then each node has children of its own,
- * and the tree is grown in the same way. Under ratio rules that take them the children are drawn at random
- * (learned_top.c).
+ * head, by which each position depends on the token before it (markov_head.c), and one of DFlash 2 a selector among the
+ * best tokens (token_selector.c). Then each node has children of its own, and the tree is grown in the same way. Under
+ * ratio rules that take them the children are drawn at random (learned_top.c).
+ *
+ * In DFlash 2 the layers have convolutions over the slots of the block, from the pending token's on (BlockConv in
+ * model.h).
  *
  * The keys and values of the context are entries (layer_entries.c): they are computed once for each token that the
  * target has read, in all layers together (executor_store), and a request takes them over with its prefix. The rows of
@@ -46,7 +49,7 @@
 #include <string.h>
 
 enum {
-    MAX_BLOCK = 64, /* slots */
+    MAX_BLOCK = DFLASH_MAX_SLOTS,
     MAX_LAYERS = DFLASH_MAX_LAYERS,
     MAX_ROWS = 128, /* of all blocks together, because each row may have logits */
     MIN_ROWS = 64,  /* of a piece of a prompt */
@@ -73,13 +76,13 @@ static const Option option_table[] = {
     {.key = "draw",
      OPT_FLAG(DflashOptions, draws),
      .default_value = "1",
-     .help = "rules recursive and transport, with a file that has a Markov head: 1: draw the tokens at random; 0: rank "
-             "them by their probability"},
+     .help = "rules recursive and transport, with a file that has a Markov head or a selector: 1: draw the tokens at "
+             "random; 0: rank them by their probability"},
     {.key = NULL},
 };
 
 typedef struct LayerVectors {
-    float *attn_norm, *q_norm, *k_norm, *sinks, *ffn_norm;
+    float *attn_norm, *q_norm, *k_norm, *sinks, *ffn_norm, *attn_conv, *ffn_conv;
 } LayerVectors;
 
 typedef struct Dflash {
@@ -95,6 +98,7 @@ typedef struct Dflash {
     OwnEmbedding embedding;
     EntryQueue entries;
     MarkovHead markov;
+    TokenSelector selector;
     int32_t *slots;  /* [max_rows] the tokens of the blocks */
     float *logits;   /* [V] */
     int32_t *tokens; /* [][n_ranks] the most probable tokens of each position, or with a Markov head after each node */
@@ -105,11 +109,12 @@ static void close_dflash(Drafter *drafter) {
     Dflash *d = (Dflash *)drafter;
     learned_linear_close(&d->learned, d->fc);
     markov_head_close(&d->markov);
+    token_selector_close(&d->selector);
     entry_queue_close(&d->entries);
     one_layer_close(&d->layers);
     for (int32_t i = 0; i < MAX_LAYERS; i++) {
         LayerVectors *v = &d->vectors[i];
-        float *const all[] = {v->attn_norm, v->q_norm, v->k_norm, v->sinks, v->ffn_norm};
+        float *const all[] = {v->attn_norm, v->q_norm, v->k_norm, v->sinks, v->ffn_norm, v->attn_conv, v->ffn_conv};
         for (size_t k = 0; k < sizeof all / sizeof *all; k++) mem_free(all[k]);
     }
     mem_free(d->context_norm);
@@ -118,72 +123,6 @@ static void close_dflash(Drafter *drafter) {
     own_embedding_close(&d->embedding);
     learned_release(&d->learned);
     mem_free(d);
-}
-
-/* ---- keys ----------------------------------------------------------------------------------------------- */
-
-#define OLD "dflash." /* before some keys of files of the architecture dflash-draft */
-
-/* Returns the first of these names that the file has as a key, or the first name. */
-static const char *key_named(KeyReader *r, const char *const names[3]) {
-    for (int i = 0; i < 3; i++)
-        if (names[i] && key_index(r, names[i]) >= 0) return names[i];
-    return names[0];
-}
-
-static void read_mask(KeyReader *r, DflashKeys *k) {
-    const char *name = key_named(r, (const char *const[]){DFLASH_KEY_MASK, OLD DFLASH_KEY_MASK, NULL});
-    int64_t of_vocabulary = -1;
-    if (gguf_get_i64(k->file->gguf, DFLASH_VOCABULARY_MASK, &of_vocabulary) && key_index(r, name) < 0) {
-        if (of_vocabulary < 0 || of_vocabulary >= k->target->hparams.n_vocab)
-            key_fail(r, FR_ERR_MISMATCH,
-                     "its mask token %lld is not a token of the target; run the target that it was "
-                     "trained for",
-                     (long long)of_vocabulary);
-        k->mask = (int32_t)of_vocabulary;
-        return;
-    }
-    k->mask = key_int(r, name, -1, 0, k->target->hparams.n_vocab - 1);
-}
-
-static void read_windows(KeyReader *r, DflashKeys *k, int32_t n_layer) {
-    k->window = key_int(r, DFLASH_KEY_WINDOW, 0, 0, 1 << 28);
-    bool is_list = key_is_list(r, DFLASH_KEY_WINDOW_PATTERN);
-    if (is_list) key_check_list(r, DFLASH_KEY_WINDOW_PATTERN, n_layer, 0, 1);
-    if (k->window > 0 && !is_list)
-        key_fail(r, FR_ERR_FORMAT, "has a window but no list %s that says which layers have it",
-                 DFLASH_KEY_WINDOW_PATTERN);
-    for (int32_t i = 0; i < n_layer && i < MAX_LAYERS && k->window > 0; i++)
-        k->has_window[i] = key_number_of_layer(r, DFLASH_KEY_WINDOW_PATTERN, i, 0) != 0;
-}
-
-static void read_keys(KeyReader *r, void *user) {
-    DflashKeys *k = user;
-    const char *list = key_named(r,
-                                 (const char *const[]){DFLASH_KEY_LAYERS, "target_layer_ids", OLD "target_layer_ids"});
-    stream_width_check(r, k->target, DFLASH_KEY_TARGET_WIDTH);
-    stream_list_read(r, k->file->gguf, k->target, list, DFLASH_KEY_LAYERS, strcmp(list, DFLASH_KEY_LAYERS) != 0,
-                     &k->streams);
-    k->block = key_int(r, key_named(r, (const char *const[]){DFLASH_KEY_BLOCK, OLD DFLASH_KEY_BLOCK, NULL}), -1, 2,
-                       MAX_BLOCK);
-    read_mask(r, k);
-    k->is_causal = key_bool(r, DFLASH_KEY_CAUSAL, false);
-    k->from_anchor = key_bool(r, DFLASH_KEY_FROM_ANCHOR, drafter_file_has(k->file, DFLASH_MARKOV_BEFORE));
-    read_windows(r, k, key_int(r, "block_count", -1, 1, MAX_LAYERS));
-    key_index(r, OLD "n_target_features"); /* it follows from the list of layers */
-    key_index(r, "n_target_features");
-}
-
-int dflash_read_keys(Hparams *h, DflashKeys *k, const DrafterFile *f, const Model *target, fr_error *err) {
-    GgufString architecture = {"", 0};
-    char prefix[64];
-    *k = (DflashKeys){.file = f, .target = target};
-    gguf_get_string(f->gguf, "general.architecture", &architecture);
-    snprintf(prefix, sizeof prefix, "%sdflash%s", drafter_file_prefix(f),
-             architecture.n == strlen("dflash-draft") ? "-draft" : "");
-    int status = hparams_read_drafter(h, f->gguf, prefix, read_keys, k, err);
-    h->rope.style = ROPE_HALVES;
-    return status;
 }
 
 /* ---- weights -------------------------------------------------------------------------------------------- */
@@ -220,9 +159,28 @@ static int read_layer_vectors(Dflash *d, int32_t i, fr_error *err) {
     return status;
 }
 
+/* Reads the convolution around a part of a layer, `part` being attn or ffn, and the matrix that makes its kernels. */
+static int read_conv(Dflash *d, int32_t i, const char *part, const char *kernels, const GgufTensor **matrix,
+                     float **base, BlockConv *out, fr_error *err) {
+    const DflashKeys *k = &d->keys;
+    int64_t n = d->layers.model.hparams.n_embd;
+    const int64_t dims[] = {n, k->conv_taps, 2};
+    char name[64];
+    if (k->conv_taps == 0) return FR_OK;
+    if (n % k->conv_group)
+        return error_set(err, FR_ERR_FORMAT, "%s: groups of %d channels do not divide a width of %lld evenly",
+                         gguf_path(d->learned.file.gguf), k->conv_group, (long long)n);
+    snprintf(name, sizeof name, DFLASH_CONV_BASE, i, part);
+    int status = drafter_file_cube(&d->learned.file, name, dims, base, err);
+    if (status) return status;
+    *out = (BlockConv){.n_taps = k->conv_taps, .group = k->conv_group, .base = *base};
+    snprintf(name, sizeof name, DFLASH_LAYER, i, kernels);
+    return drafter_file_matrix(&d->learned.file, name, n, block_conv_kernels(out, n), matrix, err);
+}
+
 static int read_layer(Dflash *d, int32_t i, fr_error *err) {
     const Hparams *h = &d->layers.model.hparams;
-    const LayerVectors *v = &d->vectors[i];
+    LayerVectors *v = &d->vectors[i];
     LayerSpec *spec = &d->specs[i];
     int64_t n = h->n_embd, q_dim = hparams_q_dim(h), kv_dim = hparams_kv_dim(h);
     const struct {
@@ -242,6 +200,12 @@ static int read_layer(Dflash *d, int32_t i, fr_error *err) {
         status = drafter_file_matrix(&d->learned.file, name, matrices[k].n_in, matrices[k].n_out,
                                      &spec->matrices[matrices[k].to], err);
     }
+    if (!status)
+        status = read_conv(d, i, "attn", DFLASH_ATTN_CONV, &spec->matrices[MATRIX_ATTN_CONV], &v->attn_conv,
+                           &spec->attn_conv, err);
+    if (!status)
+        status = read_conv(d, i, "ffn", DFLASH_FFN_CONV, &spec->matrices[MATRIX_FFN_CONV], &v->ffn_conv,
+                           &spec->ffn_conv, err);
     spec->attn_norm = v->attn_norm;
     spec->q_norm = v->q_norm;
     spec->k_norm = v->k_norm;
@@ -276,6 +240,7 @@ static int read_weights(Dflash *d, fr_error *err) {
     if (!status) status = own_head_read(l, m, DFLASH_OUTPUT, err);
     if (!status) status = own_embedding_read(&d->embedding, l, DFLASH_EMBEDDING, h->n_embd, err);
     if (!status) status = markov_head_open(&d->markov, l, h->n_embd, h->n_vocab, err);
+    if (!status) status = token_selector_open(&d->selector, l, h->n_embd, d->keys.selector_top, err);
     if (!status)
         status = drafter_file_matrix(&l->file, tensor_named(l, DFLASH_FC, "dflash_fc.weight"), n_streams, h->n_embd,
                                      &fc, err);
@@ -292,19 +257,22 @@ static int read_weights(Dflash *d, fr_error *err) {
 
 static LearnedDraftFn draft_together; /* below */
 
+/* Returns whether the distribution of a position depends on the token before it. */
+static bool is_conditioned(const Dflash *d) { return d->markov.rank || d->selector.rank; }
+
 /* Sets how many tokens a path has, and how many sequences draft together. */
 static int plan(Dflash *d, const DflashOptions *o, fr_error *err) {
     int32_t block = d->keys.block, n_predicted = d->keys.from_anchor ? block : block - 1, n = MAX_ROWS / block;
     int32_t max_group = n < d->learned.max_sequences ? n : d->learned.max_sequences;
     d->depth = o->depth && o->depth < n_predicted ? o->depth : n_predicted;
-    d->n_ranks = o->top;
+    d->n_ranks = d->keys.selector_top && d->keys.selector_top < o->top ? d->keys.selector_top : o->top;
     d->max_rows = max_group * block > MIN_ROWS ? max_group * block : MIN_ROWS;
     return learned_reserve_group(&d->learned, max_group, draft_together, err);
 }
 
 static int open_layers(Dflash *d, const DflashOptions *o, fr_error *err) {
     LearnedDrafter *l = &d->learned;
-    int64_t ranks = (int64_t)(d->markov.rank ? TREE_MAX_NODES : d->depth) * d->n_ranks;
+    int64_t ranks = (int64_t)(is_conditioned(d) ? TREE_MAX_NODES : d->depth) * d->n_ranks;
     EntryQueueOptions input = {.fc = d->fc,
                                .max_rows = d->max_rows,
                                .hidden_norm = d->context_norm,
@@ -330,7 +298,7 @@ static int open_dflash(Drafter **out, const void *options, const DrafterEnv *env
     if (!status) status = read_weights(d, err);
     if (!status) status = drafter_file_finish(&d->learned.file, err);
     if (!status) status = open_layers(d, o, err);
-    d->learned.draws = o->draws && d->markov.rank > 0;
+    d->learned.draws = o->draws && is_conditioned(d);
     if (!status && !d->learned.file.names_target)
         learned_note_quantisation(&d->learned, o->file, "a target of more bits accepts more");
     if (status) {
@@ -426,12 +394,10 @@ static int run_blocks(Dflash *d, const LearnedMember *members, int32_t n, fr_err
     return executor_forward(d->layers.executor, d->entries.rows, n * block, err);
 }
 
-/* Finds the `n_most` tokens that are most probable at a position after a path, best first, from the logits of the
- * drafter's head. They go to place i of d->tokens and d->log_p. `path` is NULL if the tokens on it are unknown. Returns
- * their number. */
-static int32_t find_top(Dflash *d, const LearnedMember *m, const int32_t *path, int32_t n_path, const float *logits,
-                        int32_t i, int32_t n_most) {
-    learned_spread(&d->learned, logits, d->logits);
+/* Finds the `n_most` tokens that are most probable at a position after a path, best first, from d->logits. They go to
+ * place i of d->tokens and d->log_p. `path` is NULL if the tokens on it are unknown. Returns their number. */
+static int32_t find_top(Dflash *d, const LearnedMember *m, const int32_t *path, int32_t n_path, int32_t i,
+                        int32_t n_most) {
     return learned_top(&d->learned, m->sequence, path, n_path, d->logits, n_most, d->tokens + i * d->n_ranks,
                        d->log_p + i * d->n_ranks);
 }
@@ -439,8 +405,10 @@ static int32_t find_top(Dflash *d, const LearnedMember *m, const int32_t *path, 
 /* Grows the tree of products. Position i is row `first` + i. */
 static void grow_products(Dflash *d, const LearnedMember *m, int32_t first) {
     int32_t n_tokens[MAX_BLOCK], n_levels = levels_of(d, m);
-    for (int32_t i = 0; i < n_levels; i++)
-        n_tokens[i] = find_top(d, m, NULL, i, executor_logits(d->layers.executor, first + i), i, d->n_ranks);
+    for (int32_t i = 0; i < n_levels; i++) {
+        learned_spread(&d->learned, executor_logits(d->layers.executor, first + i), d->logits);
+        n_tokens[i] = find_top(d, m, NULL, i, i, d->n_ranks);
+    }
     const ProductRanks ranks = {.n_levels = n_levels,
                                 .n_ranks = d->n_ranks,
                                 .tokens = d->tokens,
@@ -449,20 +417,24 @@ static void grow_products(Dflash *d, const LearnedMember *m, int32_t first) {
     learned_grow_products(&ranks, m->budget, d->learned.base.source, m->tree);
 }
 
-/* Finds at most n_most children for a node, with the Markov head. Returns their number. */
+/* Finds at most n_most children for a node, with the Markov head or the selector. Returns their number. */
 static int32_t expand(Dflash *d, const LearnedMember *m, int32_t first, int32_t node, int32_t n_most) {
     const Executor *e = d->layers.executor;
     int32_t path[TREE_MAX_NODES], n_path = learned_path(m->tree, node, path), token = m->tree->nodes[node].token;
     const float *hidden = executor_hidden(e, first + n_path);
-    const float *logits = markov_head_logits(&d->markov, token, hidden, executor_logits(e, first + n_path));
-    int32_t n = find_top(d, m, path, n_path, logits, node, n_most);
-    if (!d->learned.sequences[m->sequence].is_drawing) /* drawn tokens have psi, which is not an estimate */
+    const float *logits = executor_logits(e, first + n_path);
+    if (d->markov.rank) logits = markov_head_logits(&d->markov, token, hidden, logits);
+    learned_spread(&d->learned, logits, d->logits);
+    if (d->selector.rank) token_selector_apply(&d->selector, token, hidden, d->logits);
+    int32_t n = find_top(d, m, path, n_path, node, n_most);
+    if (d->markov.rank &&
+        !d->learned.sequences[m->sequence].is_drawing) /* drawn tokens have psi, which is not an estimate */
         markov_head_correct(&d->markov, token, hidden, d->log_p + node * d->n_ranks, n);
     return n;
 }
 
-/* A tree that grows with the Markov head, best first. A node that is not expanded has as much as its best child can
- * have. */
+/* A tree that grows with the Markov head or the selector, best first. A node that is not expanded has as much as its
+ * best child can have. */
 typedef struct Growth {
     double log_p[TREE_MAX_NODES];       /* of the path; psi if tokens are drawn */
     int32_t n_children[TREE_MAX_NODES]; /* that the node offers; NOT_EXPANDED */
@@ -495,7 +467,7 @@ static void add_child(const Dflash *d, Growth *g, Tree *t, int32_t node) {
     g->next[child] = 0;
 }
 
-/* Grows a tree with the Markov head: of the children that nodes offer by rank, the one with the greatest product is
+/* Grows such a tree: of the children that nodes offer by rank, the one with the greatest product is
  * added. A child is at most as probable as its parent, so a node is expanded only when it is the most probable one of
  * all. The same holds for psi of drawn tokens, so that the tree is the one that learned_prune would leave of a larger
  * one. For a rule that looks at whole groups, a node gets all its children when it is expanded. */
@@ -525,7 +497,8 @@ static int draft_together(LearnedDrafter *learned, const LearnedMember *members,
     int status = entry_queue_run(&d->entries, sequences, n, err);
     if (!status) status = run_blocks(d, members, n, err);
     for (int32_t r = 0; r < n && !status; r++) {
-        (d->markov.rank ? grow_conditioned : grow_products)(d, &members[r], r * d->keys.block + !d->keys.from_anchor);
+        (is_conditioned(d) ? grow_conditioned : grow_products)(d, &members[r],
+                                                               r * d->keys.block + !d->keys.from_anchor);
         executor_commit(d->layers.executor, d->entries.sequences[sequences[r]].kv, NULL, 0); /* forgets the block */
     }
     return status;

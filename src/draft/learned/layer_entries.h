@@ -171,7 +171,10 @@ void stream_list_read(KeyReader *r, const Gguf *g, const Model *target, const ch
 int stream_list_ask(const StreamList *list, bool counts_outputs, const LearnedDrafter *d, EntryStreams *out,
                     fr_error *err);
 
-enum { DFLASH_MAX_LAYERS = 64 }; /* published drafters have 3 to 8 */
+enum {
+    DFLASH_MAX_LAYERS = 64, /* published drafters have 3 to 8 */
+    DFLASH_MAX_SLOTS = 64   /* of a block; published drafters have 7 to 16 */
+};
 
 /* The keys that only the files of dflash have (learned_files.h). */
 typedef struct DflashKeys {
@@ -180,9 +183,11 @@ typedef struct DflashKeys {
     StreamList streams;
     int32_t block, mask, window;
     bool is_causal, from_anchor, has_window[DFLASH_MAX_LAYERS];
+    int32_t conv_taps, conv_group; /* 0: the layers have no convolutions */
+    int32_t selector_top;          /* 0: there is no selector */
 } DflashKeys;
 
-/* Reads and checks the keys of such a file for that target (draft_dflash.c); *h is the shape of its layers. */
+/* Reads and checks the keys of such a file for that target (dflash_keys.c); *h is the shape of its layers. */
 int dflash_read_keys(Hparams *h, DflashKeys *k, const DrafterFile *f, const Model *target, fr_error *err);
 
 /* A copy of the embedding of a drafter's file, which may be changed while the drafter is open. */

@@ -225,6 +225,8 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
  *   dflash.sample_from_anchor    true: slot i predicts the token after its own; without it true with a Markov head,
  *                                else false
  *   dflash.attention.sliding_window, .sliding_window_pattern   the window of the layers whose flag is set
+ *   dflash.conv_kernel_size, .conv_group_size   DFlash 2: taps and channels of BlockConv (model.h)
+ *   dflash.selector_top_k        DFlash 2: the candidates of each position
  * Tensors:
  *   fc.weight [H][S T], enc.output_norm.weight [H]
  *   blk.<layer>.attn_norm.weight [H], .attn_q, _k, _v, _output.weight (heads rotate halves), .attn_q_norm, .attn_k_norm
@@ -234,6 +236,9 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
  *   DSpark, optional (logit_corrections.h has MarkovHead; r is its rank): markov_w1.weight [V][r], markov_w2.weight
  *   [D][r], conf_proj.weight [H + r] or [1][H + r] and .bias [1], both optional, and for a gated Markov head
  *   markov_gate.weight [r][H + r] and .bias [r]. This name is ours: no GGUF file of others with a gate is known
+ *   DFlash 2, optional: blk.<layer>.attn_conv_proj.weight and .ffn_conv_proj.weight [2 taps H / channels][H],
+ *   .attn_conv_base and .ffn_conv_base [2][taps][H]; and with the rank r of the selector (logit_corrections.h has
+ *   Selector) selector_predecessor.weight [V][r], selector_successor.weight [V][r], selector_hidden.weight [r][H]
  *
  * Older files of the architecture dflash-draft have other names for some of them, and count target_layer_ids from the
  * output of layer 0. */
@@ -247,6 +252,10 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
 #define DFLASH_KEY_FROM_ANCHOR "sample_from_anchor"
 #define DFLASH_KEY_WINDOW "attention.sliding_window"
 #define DFLASH_KEY_WINDOW_PATTERN "attention.sliding_window_pattern"
+#define DFLASH_KEY_CONV_TAPS "conv_kernel_size"
+#define DFLASH_KEY_CONV_GROUP "conv_group_size"
+#define DFLASH_KEY_SELECTOR_RANK "selector_rank"
+#define DFLASH_KEY_SELECTOR_TOP "selector_top_k"
 
 #define DFLASH_FC "fc.weight"
 #define DFLASH_CONTEXT_NORM "enc.output_norm.weight"
@@ -258,7 +267,10 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
 #define DFLASH_MARKOV_OUTPUT "markov_w2.weight"
 #define DFLASH_MARKOV_GATE "markov_gate"
 #define DFLASH_CONFIDENCE "conf_proj"
-#define DFLASH_LAYER "blk.%d.%s.weight" /* printf format of the names below */
+#define DFLASH_SELECTOR_BEFORE "selector_predecessor.weight"
+#define DFLASH_SELECTOR_AFTER "selector_successor.weight"
+#define DFLASH_SELECTOR_HIDDEN "selector_hidden" /* .weight */
+#define DFLASH_LAYER "blk.%d.%s.weight"          /* printf format of the names below */
 #define DFLASH_ATTN_NORM "attn_norm"
 #define DFLASH_ATTN_Q "attn_q"
 #define DFLASH_ATTN_K "attn_k"
@@ -271,6 +283,9 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
 #define DFLASH_FFN_GATE "ffn_gate"
 #define DFLASH_FFN_UP "ffn_up"
 #define DFLASH_FFN_DOWN "ffn_down"
+#define DFLASH_ATTN_CONV "attn_conv_proj"
+#define DFLASH_FFN_CONV "ffn_conv_proj"
+#define DFLASH_CONV_BASE "blk.%d.%s_conv_base" /* printf format; attn or ffn */
 
 /* ---- corrections of the logits ----------------------------------------------------------------------------- */
 

@@ -142,4 +142,24 @@ const float *markov_head_logits(MarkovHead *m, int32_t token, const float *hidde
  * [H] of their position. */
 void markov_head_correct(MarkovHead *m, int32_t token, const float *hidden, double *log_p, int32_t n);
 
+/* ---- the selector of dflash: paths through the best tokens of each position (token_selector.c) ------------------ */
+
+/* The selector of DFlash 2; r is its rank. */
+typedef struct TokenSelector {
+    LearnedDrafter *learned;     /* borrowed */
+    int32_t rank, n_top, n_embd; /* rank 0: the file has no selector, and selector_apply may not be called */
+    OwnEmbedding before, after;  /* [V][r] vectors of the token before, and of candidates */
+    Linear *hidden;              /* [r][H] */
+    Buffer *state, *gate;        /* [H], [r] */
+    float *vector, *candidate;   /* [r] */
+    int32_t tokens[TOP_K_MAX];   /* scratch */
+} TokenSelector;
+
+/* Opens the selector of a file, which keeps the n_top best tokens of a position. */
+int token_selector_open(TokenSelector *s, LearnedDrafter *learned, int32_t n_embd, int32_t n_top, fr_error *err);
+void token_selector_close(TokenSelector *s);
+/* Adds to the logits [V] of the best tokens of a position what the selector says about them after `token`, given the
+ * hidden state [H] of the position. The logits of all other tokens become -inf. */
+void token_selector_apply(TokenSelector *s, int32_t token, const float *hidden, float *logits);
+
 #endif
