@@ -9,6 +9,7 @@
 #include "cli/speed.h"
 #include "cli/stats_json.h"
 
+#include <signal.h>
 #include <stdbool.h>
 
 enum { BENCH_MAX_METHODS = 16, BENCH_MAX_CATEGORIES = 64, BENCH_MAX_BATCHES = 16 };
@@ -81,10 +82,10 @@ typedef struct BenchRecord {
 typedef struct BenchRig {
     const GenerateArgs *args;
     const fr_model *model;
-    bool chat;                /* turns use the model's chat format; otherwise they are raw text */
-    BenchQuestions warm_up;   /* answered before each measurement, for drafters that remember answers; may be empty */
-    const volatile int *stop; /* not 0: stop with FR_ERR_CANCELLED */
-    char draft_error[256];    /* why a drafter was first switched off; "": none was */
+    bool chat;              /* turns use the model's chat format; otherwise they are raw text */
+    BenchQuestions warm_up; /* answered before each measurement, for drafters that remember answers; may be empty */
+    const volatile sig_atomic_t *stop; /* not 0: stop with FR_ERR_CANCELLED */
+    char draft_error[256];             /* why a drafter was first switched off; "": none was */
 } BenchRig;
 
 /* Opens a new engine with the method's drafters. It remembers no earlier answers. */

@@ -83,7 +83,7 @@ int bench_prompt(const BenchRig *rig, const BenchQuestion *q, int i_turn, char *
 
 static int cancel_if_stopped(void *user, const fr_token_event *event) {
     (void)event;
-    return *(const volatile int *)user;
+    return *(const volatile sig_atomic_t *)user != 0;
 }
 
 static int begin_turn(const Pass *p, Talk *t, fr_error *err) {
