@@ -38,9 +38,10 @@ static const char *now_text(char text[32]) {
 static void request_log_write(const ApiCall *call, int status) {
     char when[32], tokens[160] = "";
     Printable param;
-    const ApiError *e = &call->error;
+    /* Of a call whose client hung up before it was prepared, the worker may be writing everything else. */
+    const ApiError *e = call->is_in_worker ? &(ApiError){.status = 0} : &call->error;
     if (!call->service->logs) return;
-    fr_stats s = openai_sum(call);
+    fr_stats s = call->is_in_worker ? (fr_stats){.struct_size = 0} : openai_sum(call);
     if (s.n_prompt)
         snprintf(tokens, sizeof tokens, ", %lld + %lld tokens (%lld cached), %lld of %lld drafted accepted",
                  (long long)s.n_prompt, (long long)s.n_generated, (long long)s.n_prompt_shared, (long long)s.accepted,
@@ -243,8 +244,9 @@ void api_ping(Service *s, double now_s) {
     for (ApiCall *call = s->calls, *next; call; call = next) {
         next = call->next;
         double since_s = now_s - (call->sent_s > 0 ? call->sent_s : call->started_s);
-        if (!call->exchange || !call->plan.streams || call->n_running == 0 || call->is_cancelled ||
-            call->plan.ping_s == 0 || since_s < call->plan.ping_s)
+        if (call->n_running == 0) continue; /* the worker may be writing its plan */
+        if (!call->exchange || !call->plan.streams || call->is_cancelled || call->plan.ping_s == 0 ||
+            since_s < call->plan.ping_s)
             continue;
         begin_stream(call);
         (void)buf_append(&call->reply, ":\n\n", 3);
