@@ -300,7 +300,7 @@ int drafter_file_map(DrafterFile *f, int32_t n_vocab, int32_t **out, int32_t *n,
 }
 
 static int check_finite(const DrafterFile *f, const GgufTensor *t, fr_error *err) {
-    if (finite_weights(t->type, t->data, t->dims[0] * t->dims[1])) return FR_OK;
+    if (finite_weights(t->type, t->data, t->dims[0] * t->dims[1] * t->dims[2])) return FR_OK;
     return error_set(err, FR_ERR_FORMAT, "%s: tensor %s holds NaN or infinity; its training went wrong",
                      gguf_path(f->gguf), t->name);
 }

@@ -139,7 +139,7 @@ static void pruning_changes_nothing(void **state) {
         for (int32_t i = 0; i < n_vocab; i++) {
             if (sum > 0) q[i] = (float)((double)q[i] / sum);
             double g = parent.noise.silent ? 0 : gumbel_noise(5, RNG_DRAFT, (uint64_t)round, (int32_t)i);
-            value[i] = q[i] > 0 ? log((double)q[i]) + g : -INFINITY;
+            value[i] = q[i] > 0 ? math_log((double)q[i]) + g : -INFINITY;
             n_left += q[i] > 0;
         }
         DrawChild got[12];
@@ -151,7 +151,7 @@ static void pruning_changes_nothing(void **state) {
                 if (value[i] > value[best]) best = i;
             if (got[r].token != best)
                 fail_msg("round %d: place %d has token %d, unpruned %d", round, r, got[r].token, best);
-            assert_true(got[r].parent == 7 && got[r].q == q[best] && got[r].log_q == log((double)q[best]));
+            assert_true(got[r].parent == 7 && got[r].q == q[best] && got[r].log_q == math_log((double)q[best]));
             value[best] = -INFINITY;
         }
     }
@@ -186,9 +186,9 @@ static void scan_tokens(Scan *s, const float *q, int32_t n_vocab, const DrawNois
         if (!noise->silent) gumbel_row_block(&g, block, v);
         for (int32_t i = block; i < end; i++) {
             if (!(q[i] > 0)) continue;
-            if (noise->silent && (double)q[i] * s->bar >= 1) scan_insert(s, i, q[i], log((double)q[i]));
+            if (noise->silent && (double)q[i] * s->bar >= 1) scan_insert(s, i, q[i], math_log((double)q[i]));
             if (!noise->silent && v[i - block] <= (double)q[i] * s->bar)
-                scan_insert(s, i, q[i], log((double)q[i]) + gumbel_of(v[i - block]));
+                scan_insert(s, i, q[i], math_log((double)q[i]) + gumbel_of(v[i - block]));
         }
     }
 }
@@ -200,10 +200,10 @@ static int32_t scan_children(const float *q, int32_t n_vocab, const DrawParent *
     scan_tokens(&s, q, n_vocab, &p->noise);
     double max = s.n ? p->log_q + out[0].value : 0;
     for (int32_t i = 0; i < s.n; i++) {
-        double y = p->log_q + out[i].value, v = p->psi - y + log1p(-exp(y - max));
+        double y = p->log_q + out[i].value, v = p->psi - y + math_log1p(-math_exp(y - max));
         out[i].parent = i_parent;
-        out[i].log_q = p->log_q + log((double)out[i].q);
-        out[i].psi = p->noise.silent ? y : p->psi - (v > 0 ? v : 0) - log1p(exp(-fabs(v)));
+        out[i].log_q = p->log_q + math_log((double)out[i].q);
+        out[i].psi = p->noise.silent ? y : p->psi - (v > 0 ? v : 0) - math_log1p(math_exp(-fabs(v)));
         if (i > 0 && out[i].psi > out[i - 1].psi) out[i].psi = out[i - 1].psi;
     }
     return s.n;
