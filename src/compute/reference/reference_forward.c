@@ -105,8 +105,9 @@ static void add_to_residual(const RefContext *c, const LayerSpec *l, const float
  * those before it. */
 static void convolve(const RefContext *c, const BlockConv *conv, int s, const RowPlace *rows, int32_t n_rows,
                      double *x) {
+    if (!conv->base) return;
     int64_t n = c->model->hparams.n_embd, n_groups = n / conv->group, width = block_conv_kernels(conv, n);
-    for (int32_t i = n_rows - 1; conv->base && i >= 0; i--)
+    for (int32_t i = n_rows - 1; i >= 0; i--)
         for (int64_t k = 0; k < n; k++) {
             double sum = 0;
             for (int32_t t = 0; t < conv->n_taps && t <= i; t++) {

@@ -163,7 +163,7 @@ typedef struct Batch {
 INLINE void multiply_part(TensorType type, ActForm form, int n_tiles, int part, const Batch *b, size_t x_stride) {
     const int half = part / act_planes(form), plane = part % act_planes(form);
     const size_t offset = scale_parts(type) == 1 ? (size_t)half * act_block_bytes(form) : (size_t)half * 16;
-    const int8_t *q = ((const ActBlock *)(const void *)b->x)->plane[plane] + offset;
+    const int8_t *q = (const int8_t *)(b->x + offsetof(ActBlock, plane) + (size_t)plane * ACT_BLOCK + offset);
     TileSums *sums = b->sums[part];
     if (b->n_rows == GROUP_ROWS && half == 0) MULTIPLY_PAIR(C_FULL, A_FULL, q, x_stride, B_0_0, B_0_1, n_tiles, sums);
     else if (b->n_rows == GROUP_ROWS) MULTIPLY_PAIR(C_FULL, A_FULL, q, x_stride, B_1_0, B_1_1, n_tiles, sums);
