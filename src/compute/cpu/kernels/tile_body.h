@@ -50,6 +50,7 @@
 #include "compute/cpu/kernels/tables.h"
 #include "compute/cpu/kernels/product_ways.h"
 
+#include <stddef.h>
 #include <string.h>
 
 enum {
