@@ -2,7 +2,7 @@
  * double, which has at least 11 bits more, near every kind of argument. test_golden_bits compares their bits with
  * golden ones.
  *
- *     build/release/tests/test_math_functions all      every float as an argument: half an hour of one processor
+ *     build/release/tests/test_math_functions all      every float as an argument: an hour of one processor
  */
 #include "testing.h"
 
