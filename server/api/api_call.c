@@ -38,7 +38,7 @@ static const char *now_text(char text[32]) {
 static void request_log_write(const ApiCall *call, int status) {
     char when[32], tokens[160] = "";
     Printable param;
-    /* Of a call whose client hung up before it was prepared, the worker may be writing everything else. */
+    /* If the client hung up before its call was prepared, the worker may still be writing the error and the choices. */
     const ApiError *e = call->is_in_worker ? &(ApiError){.status = 0} : &call->error;
     if (!call->service->logs) return;
     fr_stats s = call->is_in_worker ? (fr_stats){.struct_size = 0} : openai_sum(call);

@@ -21,8 +21,9 @@
 #include <stdint.h>
 #include <string.h>
 
-#define FRACTION ((UINT64_C(1) << 52) - 1)        /* the bits of a double behind its exponent, */
-#define SQRT_2_FRACTION UINT64_C(0x6a09e667f3bcd) /* and those of the square root of 2 */
+/* These are the bits of a double's fraction, and the fraction of the square root of 2. */
+#define FRACTION ((UINT64_C(1) << 52) - 1)
+#define SQRT_2_FRACTION UINT64_C(0x6a09e667f3bcd)
 
 /* ---- pairs of doubles ------------------------------------------------------------------------------------ */
 
@@ -246,7 +247,7 @@ double math_pow(double x, double y) {
 
 /* ---- sine and cosine --------------------------------------------------------------------------------------- */
 
-/* The bits of 2/pi behind the binary point. */
+/* This is 2/pi as a binary fraction, from the bit that is worth 1/2 on. */
 static const uint64_t two_over_pi[] = {0xa2f9836e4e441529, 0xfc2757d1f534ddc0, 0xdb6295993c439041, 0xfe5163abdebbc561,
                                        0xb7246e3a424dd2e0, 0x06492eea09d1921c, 0xfe1deb1cb129a73e, 0xe88235f52ebb4484,
                                        0xe99c7026b45f7e41, 0x3991d639835339f4, 0x9c845f8bbdf9283b, 0x1ff897ffde05980f,

@@ -357,8 +357,8 @@ Model model_of_layers(const Model *target, const LayerSpec *layers, int32_t n_la
  * (pull requests 24868, 25980 and 26534) and vLLM take the same state at the first step; at the next steps both take h'
  * after its norm for GLM. The paper of DeepSeek-V3 leaves open whether its h is the one before the norm.
  *
- * Where there are several, the first one has index 0. Layer i reads h' of layer i - 1 at the same position in the place
- * of h, and the token i places later (draft/learned/draft_mtp.c).
+ * If a file has several such layers, the first one has index 0. Layer i reads h' of layer i - 1 at the same position in
+ * the place of h, and the token i places later (draft/learned/draft_mtp.c).
  *
  * The tensors of layer i are called "blk.<N + i>.<name>", where N is the number of layers that the model runs. Without
  * a shared_head_norm the output norm is used, and without an embed_tokens or a shared_head_head the model's embedding
