@@ -5,8 +5,9 @@
 #   drafters    one drafter of each method, all with the same processor time  OUT/METHOD.gguf
 #   ablations   the drafters that the tables compare them with                OUT/*.gguf
 #   tables      the measurements, as text and JSON                            OUT/*.txt, OUT/*.json
-#   forms       eagle and lyanna by recipe and form, each of FORMS with each of SEEDS, all with MINUTES of processor time
-#   forms_tables   what these accept, in the paper's shape and in ours; a table with the mean and the spread over the seeds
+#   forms       eagle and lyanna by recipe and form, and the other methods: each of FORMS with each of SEEDS, all with MINUTES of
+#               processor time
+#   forms_tables   what these accept, in Lyanna's shape and in ours; tables with the mean and the spread over the seeds
 #   labels      redrafter with soft and hard labels, on all answers, on the greedy ones and on the corpus itself; with token
 #               info; and with the paper's initial state
 #   epochs      lyanna with hot tokens and with all tokens, for three epochs of an eighth of the answers; then epochs_table
@@ -33,7 +34,7 @@ shopt -s inherit_errexit
 : "${FORERUN:=build/forerun}" "${TARGET:=models/target.gguf}" "${CORPUS:=../shared/data/corpus}"
 : "${DATA:=build/learned}" "${OUT:=build/learned}"
 : "${EVERY:=1}" "${METHODS:=lyanna eagle redrafter hydra medusa}" "${MINUTES:=20}" "${LYANNA=}" "${CURRICULUM=}"
-: "${SEEDS:=1 2 3}" "${FORMS:=paper separate eagle hass eagle-hass paper-1-3 separate-3-5}"
+: "${SEEDS:=1 2 3}" "${FORMS:=paper separate eagle hass eagle-hass paper-1-3 separate-3-5 redrafter hydra hydra-own medusa space eagle3 dflash}"
 mkdir -p "$DATA" "$OUT"
 
 # The target continues the beginnings of some texts of each kind, half of them greedily, half at temperature 0.8.
@@ -68,18 +69,19 @@ train_on() { # FILE NAME METHOD STEPS RATE OPTIONS...
 
 train() { train_on answers.jsonl "$@"; }
 
-# The number of steps that take that many minutes of processor time: a few steps are timed, without the first. An
-# interrupted run keeps its number.
+# The number of steps that take that many minutes of processor time: a few steps are timed, without the first. All seeds of a form
+# have the number that was found for the first one, and an interrupted run keeps its number.
 steps_in() { # MINUTES NAME METHOD RATE OPTIONS...
-  local minutes=$1 name=$2 method=$3 rate=$4
+  local minutes=$1 kind method=$3 rate=$4
+  kind=$(sed 's/[.][0-9]*//' <<< "$2")
   shift 4
-  if [ ! -e "$OUT/$name.gguf.checkpoint" ]; then
-    rm -f "$OUT/probe.gguf" "$OUT/probe.gguf.checkpoint"
-    train probe "$method" 4 "$rate" "$@" --valid 0 > /dev/null 2>&1
+  if [ ! -e "$OUT/$kind-$minutes.steps" ]; then
+    rm -f "$OUT/probe-$kind".*
+    train "probe-$kind" "$method" 10 "$rate" "$@" --valid 0 > /dev/null 2>&1
     jq -rs --argjson minutes "$minutes" '[1, (60 * $minutes * (length - 1) / (.[-1].cpu_seconds - .[0].cpu_seconds) | floor)] | max' \
-      "$OUT/probe.gguf.log.jsonl" > "$OUT/$name.steps"
+      "$OUT/probe-$kind.gguf.log.jsonl" > "$OUT/$kind-$minutes.steps"
   fi
-  cat "$OUT/$name.steps"
+  cat "$OUT/$kind-$minutes.steps"
 }
 
 train_for() { # MINUTES NAME METHOD RATE OPTIONS...
@@ -113,7 +115,8 @@ stage_drafters() {
   for method in $METHODS; do train_method "$method"; done
 }
 
-# Eagle as published, HASS, and both one after the other; lyanna in the paper's form and in the separate one.
+# Eagle as published, HASS, and both one after the other; lyanna in the paper's form and in the separate one; hydra with the target's
+# LM head and with heads of its own.
 train_form() { # FORM SEED
   local name=$1.$2
   set -- "$1" --seed "$2"
@@ -125,6 +128,10 @@ train_form() { # FORM SEED
     eagle) train_for "$MINUTES" "$name" eagle 0.005 --recipe eagle "${@:2}" ;;
     hass) train_for "$MINUTES" "$name" eagle 0.005 --recipe hass "${@:2}" ;;
     eagle-hass) train_halves "$name" eagle 0.005 "--recipe eagle" "--recipe hass" "${@:2}" ;;
+    hydra) train_for "$MINUTES" "$name" hydra 0.003 --lm-head target "${@:2}" ;;
+    hydra-own) train_for "$MINUTES" "$name" hydra 0.003 "${@:2}" ;;
+    space) train_for "$MINUTES" "$name" space 0.005 --batch 4 "${@:2}" ;;
+    *) train_for "$MINUTES" "$name" "$1" 0.003 "${@:2}" ;;
   esac
 }
 
@@ -137,12 +144,26 @@ stage_forms() {
   done
 }
 
-# The drafts of all finished trainings of a form, with OPTIONS after the file.
-drafts_of_form() { # FORM OPTIONS
-  local seed method=lyanna
-  case $1 in *eagle* | hass) method=eagle ;; esac
+method_of_form() {
+  case $1 in
+    paper* | separate*) echo lyanna ;;
+    eagle | hass | eagle-hass) echo eagle ;;
+    hydra*) echo hydra ;;
+    *) echo "$1" ;;
+  esac
+}
+
+# The drafts of all finished trainings of a form, in trees of that depth, with OPTIONS.
+drafts_of_form() { # FORM DEPTH OPTIONS
+  local seed method shape=
+  method=$(method_of_form "$1")
+  case $method in
+    lyanna | eagle | eagle3) shape=,depth=$2,top=4 ;;
+    redrafter) shape=,length=$2 ;;
+    dflash) shape=,depth=$2 ;;
+  esac
   for seed in $SEEDS; do
-    [ ! -e "$OUT/$1.$seed.gguf" ] || printf -- '--draft %s:file=%s/%s.%s.gguf,%s ' $method "$OUT" "$1" "$seed" "$2"
+    [ ! -e "$OUT/$1.$seed.gguf" ] || printf -- '--draft %s:file=%s/%s.%s.gguf%s%s ' $method "$OUT" "$1" "$seed" "$shape" "$3"
   done
 }
 
@@ -151,15 +172,15 @@ accuracies() {
   local seed form
   for form in $FORMS; do
     for seed in $SEEDS; do
-      [ ! -e "$OUT/$form.$seed.gguf" ] || jq -rs --arg form "$form" '[.[] | select(.valid_accuracy)][-1].valid_accuracy[0:3] |
-        [$form] + map(. * 100) | @tsv' "$OUT/$form.$seed.gguf.log.jsonl"
+      [ ! -e "$OUT/$form.$seed.gguf" ] || jq -rs --arg form "$form" '[.[] | select(.valid_accuracy)][-1].valid_accuracy |
+        [$form] + [range(3) as $step | .[$step] // empty | . * 100] | @tsv' "$OUT/$form.$seed.gguf.log.jsonl"
     done
   done
 }
 
 acceptances() { # TABLE
   jq -r '.summary[] | select(.category == "all" and .method != "plain") |
-    [(.method | sub(".*/"; "") | sub("[.][0-9]+[.]gguf,"; " ") | sub(" .*live=0"; " live=0") | sub(" depth.*"; "")), .acceptance_length] | @tsv' \
+    [(.method | sub(".*/"; "") | sub("[.][0-9]+[.]gguf"; "") | sub(",(depth|length)=[0-9]+"; "") | sub(",top=4"; "") | sub(","; " ")), .acceptance_length] | @tsv' \
     "$OUT/$1.json"
 }
 
@@ -170,10 +191,10 @@ mean_and_spread() {
       for (i = 2; i <= NF; i++) {
         k = $1 SUBSEP i
         if (n[$1] == 1) low[k] = high[k] = $i
-        sum[k] += $i; if ($i < low[k]) low[k] = $i; if ($i > high[k]) high[k] = $i } columns = NF }
+        sum[k] += $i; if ($i < low[k]) low[k] = $i; if ($i > high[k]) high[k] = $i } if (NF > columns) columns = NF }
     END { for (j = 1; j <= n_names; j++) {
         printf "| %s | %d |", names[j], n[names[j]]
-        for (i = 2; i <= columns; i++) { k = names[j] SUBSEP i; printf " %.2f ± %.2f |", sum[k] / n[names[j]], (high[k] - low[k]) / 2 }
+        for (i = 2; i <= columns; i++) { k = names[j] SUBSEP i; if (k in sum) printf " %.2f ± %.2f |", sum[k] / n[names[j]], (high[k] - low[k]) / 2; else printf "  |" }
         print "" } }'
 }
 
@@ -184,8 +205,8 @@ stage_forms_tables() {
   for temp in 0 1; do
     for shape in 3:12 5:16; do
       held_out "forms-depth${shape%:*}-t$temp" --temp $temp --tree-budget "${shape#*:}" $(for form in $FORMS; do
-        drafts_of_form "$form" "depth=${shape%:*},top=4"
-        case $form in paper* | separate*) drafts_of_form "$form" "depth=${shape%:*},top=4,live=0" ;; esac
+        drafts_of_form "$form" "${shape%:*}" ""
+        [ "$(method_of_form "$form")" != lyanna ] || drafts_of_form "$form" "${shape%:*}" ,live=0
       done) > /dev/null
       printf 'Tokens per step at temperature %s, depth %s, %s nodes:\n' $temp "${shape%:*}" "${shape#*:}"
       acceptances "forms-depth${shape%:*}-t$temp" | mean_and_spread
