@@ -29,7 +29,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { VERSION = 1, ORDER = 0x01020304, NAME_BYTES = 16 };
+enum { VERSION = 2, ORDER = 0x01020304, NAME_BYTES = 16 };
 static const char magic[8] = "FRPREFIX";
 
 typedef struct SavedHead {

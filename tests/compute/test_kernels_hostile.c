@@ -124,6 +124,15 @@ static void check_softmax(const float *x, int64_t n) {
         tables[i]->softmax(got, n);
         same_bytes("softmax", tables[i], n, got, want, (size_t)n * sizeof *x);
     }
+    for (int i = 0; i < n_tables; i++) {
+        float greatest;
+        memcpy(got, x, (size_t)n * sizeof *x);
+        float sum = tables[i]->exp_sum(got, n, &greatest);
+        if (isnan(sum) != has_bad(x, n))
+            fail_msg("exp_sum of %s, n = %lld: %g", tables[i]->name, (long long)n, (double)sum);
+        if (i == 0) memcpy(want, got, sizeof want);
+        same_bytes("exp_sum", tables[i], n, got, want, (size_t)n * sizeof *x);
+    }
 }
 
 static void softmax_of_any_length(void **state) {

@@ -112,6 +112,27 @@ static void softmax_is_right(void **state) {
     free(x), free(y);
 }
 
+/* Two parts of a row, joined as attention joins its tiles, are the softmax of the whole row. */
+static void parts_of_a_softmax_can_be_joined(void **state) {
+    (void)state;
+    enum { N = 777, FIRST = 300 };
+    float *x = random_floats(N, 20), *y = random_floats(N, 1), *whole = random_floats(N, 1), max[2], sum[2];
+    memcpy(y, x, N * sizeof *x), memcpy(whole, x, N * sizeof *x);
+    ref()->softmax(whole, N);
+    sum[0] = ref()->exp_sum(y, FIRST, &max[0]), sum[1] = ref()->exp_sum(y + FIRST, N - FIRST, &max[1]);
+    float greatest = max[0] > max[1] ? max[0] : max[1];
+    for (int i = 0; i < N; i++) assert_true(x[i] <= (i < FIRST ? max[0] : max[1]) && x[i] <= greatest);
+    float a = (float)exp((double)(max[0] - greatest)), b = (float)exp((double)(max[1] - greatest));
+    ref()->scale_add(&sum[0], a, &sum[1], b, 1);
+    float *zeros = calloc(N, sizeof *zeros);
+    assert_non_null(zeros);
+    ref()->scale_add(y, a, zeros, 0, FIRST), ref()->scale_add(zeros + FIRST, 0, y + FIRST, b, N - FIRST);
+    memcpy(zeros, y, FIRST * sizeof *y);
+    ref()->divide_all(zeros, N, sum[0]);
+    for (int i = 0; i < N; i++) close_to("joined", i, zeros[i], (double)whole[i], (double)whole[i] * 1e-5 + 1e-37);
+    free(x), free(y), free(whole), free(zeros);
+}
+
 static void rope_rotates_the_right_pairs(void **state) {
     (void)state;
     enum { HEADS = 3, DIM = 10, ROT = 8 };
@@ -343,6 +364,12 @@ static void run_gelu(const Kernels *t, float *x, const float *y, int64_t n) { t-
 static void run_sigmoid(const Kernels *t, float *x, const float *y, int64_t n) { t->sigmoid_mul(x, y, n); }
 static void run_cap(const Kernels *t, float *x, const float *y, int64_t n) { (void)y, t->soft_cap(x, n, 30); }
 static void run_softmax(const Kernels *t, float *x, const float *y, int64_t n) { (void)y, t->softmax(x, n); }
+static void run_exp_sum(const Kernels *t, float *x, const float *y, int64_t n) {
+    (void)y;
+    x[n + 1] = t->exp_sum(x, n, &x[n]);
+}
+static void run_scale_add(const Kernels *t, float *x, const float *y, int64_t n) { t->scale_add(x, 0.3f, y, -1.7f, n); }
+static void run_divide(const Kernels *t, float *x, const float *y, int64_t n) { t->divide_all(x, n, y[0]); }
 static void run_store(const Kernels *t, float *x, const float *y, int64_t n) { t->kv_store(KV_F16, y, n, x); }
 static void run_store_f32(const Kernels *t, float *x, const float *y, int64_t n) { t->kv_store(KV_F32, y, n, x); }
 static void run_store_q8(const Kernels *t, float *x, const float *y, int64_t n) { t->kv_store(KV_Q8, y, n, x); }
@@ -391,6 +418,10 @@ static void vector_kernels_are_the_same(void **state) {
         {"soft_cap", run_cap, 1e-30f},
         {"softmax", run_softmax, 5},
         {"softmax", run_softmax, 120},
+        {"exp_sum", run_exp_sum, 5},
+        {"exp_sum", run_exp_sum, 120},
+        {"scale_add", run_scale_add, 5},
+        {"divide_all", run_divide, 5},
         {"kv_store f16", run_store, 1},
         {"kv_store f16", run_store, 1e5f},
         {"kv_store f16", run_store, 1e-6f},
@@ -489,6 +520,7 @@ int main(void) {
         cmocka_unit_test(exp_is_within_two_ulp),
         cmocka_unit_test(elementwise_functions_are_right),
         cmocka_unit_test(softmax_is_right),
+        cmocka_unit_test(parts_of_a_softmax_can_be_joined),
         cmocka_unit_test(rope_rotates_the_right_pairs),
         cmocka_unit_test(attention_is_right_and_the_same),
         cmocka_unit_test(converted_keys_give_the_same_bits),

@@ -20,6 +20,7 @@ typedef struct Case {
     fr_kv_type kv_type;
     float temperature, top_p;
     const char *draft;
+    int times; /* so often the prompt repeats its text; a long one is read in several tiles of keys */
     uint64_t hash;
 } Case;
 
@@ -47,25 +48,32 @@ static uint64_t hash_of(const Stream *s) {
 
 static void the_shipped_model_has_its_bits(void **state) {
     (void)state;
-    static const Case cases[] = {
-        {NULL, FR_KV_F16, 0, 1, "none", 0x7faf51ebc86bc57d},
-        {NULL, FR_KV_F16, 0, 1, "eagle:file=models/eagle.gguf", 0x7faf51ebc86bc57d},
-        {NULL, FR_KV_F16, 0.8f, 0.95f, "ngram-trie", 0x917fcb0d524a745b},
-        {"q8", FR_KV_Q8, 1, 1, "sps:model=models/draft.gguf", 0x6557d4ac675607e1},
-    };
+    enum { LONG = 140 };
     static const char text[] = "Once upon a time";
+    static const Case cases[] = {
+        {NULL, FR_KV_F16, 0, 1, "none", 1, 0x70a6a8848f07e725},
+        {NULL, FR_KV_F16, 0, 1, "eagle:file=models/eagle.gguf", 1, 0x70a6a8848f07e725},
+        {NULL, FR_KV_F16, 0.8f, 0.95f, "ngram-trie", 1, 0x9e14e23095029fe4},
+        {"q8", FR_KV_Q8, 1, 1, "sps:model=models/draft.gguf", 1, 0xeacd3b0e53f7c5c8},
+        {NULL, FR_KV_F16, 0, 1, "ngram-trie", LONG, 0x70f85f833e50459f},
+        {"q8", FR_KV_Q8, 0, 1, "none", LONG, 0x3c648e9cf22c3b62},
+    };
+    static char prompt_text[LONG * sizeof text];
     static Stream got;
+    int n_wrong = 0;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const Case *c = &cases[i];
         fr_model *model = rig_open_model_with("models/target.gguf", NULL, c->activations);
         fr_engine *e = rig_open_engine(model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options),
-                                                                   .n_ctx = 128,
+                                                                   .n_ctx = 800,
                                                                    .n_threads = 1,
                                                                    .kv_type = c->kv_type});
         int32_t *prompt;
         int64_t n;
         fr_error err;
-        if (fr_tokenize(model, text, strlen(text), FR_TOKENIZE_PROMPT, &prompt, &n, &err)) fail_msg("%s", err.message);
+        for (int k = 0; k < c->times; k++) memcpy(prompt_text + (size_t)k * strlen(text), text, sizeof text);
+        if (fr_tokenize(model, prompt_text, strlen(prompt_text), FR_TOKENIZE_PROMPT, &prompt, &n, &err))
+            fail_msg("%s", err.message);
         fr_request_options o = {.struct_size = sizeof o,
                                 .prompt = prompt,
                                 .n_prompt = n,
@@ -79,8 +87,12 @@ static void the_shipped_model_has_its_bits(void **state) {
         fr_free(prompt);
         fr_engine_close(e);
         fr_model_close(model);
-        if (hash_of(&got) != c->hash) fail_msg("case %d: 0x%016llx", (int)i, (unsigned long long)hash_of(&got));
+        if (c->times > 1) assert_true(n > 512);
+        if (hash_of(&got) == c->hash) continue;
+        n_wrong++;
+        print_message("case %d: 0x%016llx\n", (int)i, (unsigned long long)hash_of(&got));
     }
+    assert_int_equal(n_wrong, 0);
 }
 
 /* The hashes of small_models, in their order. */
@@ -88,35 +100,35 @@ static const struct {
     const char *arch;
     uint64_t greedy, drawn;
 } golden[] = {
-    {"llama", 0x39ba3225706a20a2, 0xd0e9599b190d7810},
-    {"qwen2", 0x2a9f685bee352cd9, 0xafdc05e03d9ddf83},
-    {"qwen3", 0xd2bf477585483e6c, 0x28890a0f71b90988},
-    {"llama", 0x2110bbc89b6643b1, 0x128034bf1d75b6b5},
-    {"qwen2moe", 0xd20da644ae63f768, 0x2ac182d1b2dbfd98},
-    {"qwen3moe", 0x6c4e25509e304bc3, 0xb86f4e1173f92a44},
-    {"gemma2", 0xd2a9e41920ba8ff8, 0x62d765f295609aac},
-    {"gemma3", 0xa61a72b47a1fadb1, 0xb0e297086bc2afa5},
-    {"phi3", 0xf8cdcf70efbb542e, 0x1dc6813dcd27fad5},
-    {"smollm3", 0xb876847356c875aa, 0x6084af769591baad},
-    {"granite", 0x08a3022654218acb, 0xf8279729985ccfa2},
-    {"qwen35", 0x7fe3bcc77919d9f3, 0xc42474c4c3fdaba3},
-    {"qwen35moe", 0xc2b0dea1ec4123fb, 0x613187bdb70fc5a0},
-    {"qwen3next", 0xc8b2c86bb303b84e, 0x56dc864d48c27f75},
-    {"lfm2", 0xdc4fbc27ce2f8228, 0x44bb210583c799bf},
-    {"granitehybrid", 0xae565bc66c87ff4c, 0xc99dda65f98961d5},
-    {"granitehybrid", 0xee2a997042af1563, 0x91ddab5a08bd3028},
+    {"llama", 0xae65f93c5a7e9598, 0x11b2274a26b55258},
+    {"qwen2", 0x5efef4fa0091e6df, 0x50b73debe5cf15f1},
+    {"qwen3", 0xd859fcd405188c43, 0x4bc5dba0eba6f9e2},
+    {"llama", 0xc495491dfe6c333f, 0x507d177987e785e9},
+    {"qwen2moe", 0xc62f0db340593ed2, 0x09c32dc017ca2ff1},
+    {"qwen3moe", 0xa6aab3788ca069d2, 0x6932535e1a596ff5},
+    {"gemma2", 0xadc5ce70c4d25249, 0x74912301483e1376},
+    {"gemma3", 0xe2f637d5b66888c3, 0x7fed1558b51a03b6},
+    {"phi3", 0xdd3b27de448c66db, 0x3bae77701709fb0b},
+    {"smollm3", 0xdae3afabab2386e8, 0x8a023887ac03137b},
+    {"granite", 0xdb77c5a45e4840f3, 0xf0493ea5e7041c31},
+    {"qwen35", 0x1b9b9a4c2213e1ab, 0x2b3dd7cceea39420},
+    {"qwen35moe", 0xc5a2098282ad2a05, 0xb642fc66a38d585c},
+    {"qwen3next", 0xcbe68a850a83265b, 0x82355e67b7c5a0ea},
+    {"lfm2", 0xf64d2755645cfae5, 0xb651dab71d2b2e96},
+    {"granitehybrid", 0x074dbb2368912d0f, 0x928dfbfe86080788},
+    {"granitehybrid", 0xa7eeb6fb11f4d05c, 0x91ddab5a08bd3028},
     {"mamba2", 0xc76fc6c8a3323024, 0x03b9c21ddca4cbdb},
-    {"gpt-oss", 0xc65981322e196200, 0x7f0fdeceb8a61379},
-    {"deepseek2", 0x9921e43774c86588, 0x41f1f745e370c765},
-    {"deepseek2", 0x6e5af84e690af989, 0x84fed0bec370b2c2},
-    {"deepseek2", 0xac34b273cf834810, 0xe9f03ce5a007edae},
-    {"glm4moe", 0x1d417a5af4a0e99b, 0xed7115132a551400},
-    {"mistral3", 0x401ab7f29fe53672, 0x61b8eeb7793d27dd},
-    {"deepseek2", 0xb64b98733e8f22d8, 0x34810fd84a43ab5e},
-    {"llama4", 0x2ed33b9b69c743f3, 0x43fe0908bf5c88e9},
-    {"llama", 0x6aa347033b6f171a, 0x7cd6b91b2072f8fa},
-    {"llama", 0x4efc7bdda1661900, 0xf23a2bf405839f9d},
-    {"lfm2moe", 0xb4b28adb2b2176ba, 0x02cdc52c10f79715},
+    {"gpt-oss", 0xe9800d48c47811c9, 0x5da3378f8b02566f},
+    {"deepseek2", 0xb867210efa3668e0, 0xf5f809d11296944b},
+    {"deepseek2", 0x5a2e3ebd4e18a513, 0xb2d44972cdcb04fa},
+    {"deepseek2", 0x29c14bd15a70ab53, 0x4bc749e1d12011d1},
+    {"glm4moe", 0x296e2a41ccb1feef, 0x4e2d222fa4b3f9ff},
+    {"mistral3", 0x3f0fb32fc44ce4d4, 0xa9e6985149d699ff},
+    {"deepseek2", 0x82a9f3df94710513, 0x98ccba60ec1bac49},
+    {"llama4", 0x80599913e340e9c0, 0x8fd781ad050129e0},
+    {"llama", 0x36ecb027cddb6303, 0xf33b49809fc7cd2c},
+    {"llama", 0x7f7de351e298e268, 0xafa1d8d5ba694e0f},
+    {"lfm2moe", 0x81a85ccfd91efda1, 0x85bb988a1be0fe74},
 };
 
 static void every_architecture_has_its_bits(void **state) {

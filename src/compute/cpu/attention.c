@@ -6,24 +6,25 @@
  * KV heads; with more threads than that, cores would be idle during the longest operation of the forward. So the keys
  * must be split too, without changing a bit.
  *
- * The idea. Cut the context, not the work: tiles of ATTN_TILE keys, counted from logical position 0. What is computed
- * is
+ * The idea. Cut the context, not the work: tiles of ATTN_TILE keys, counted from logical position 0. Each tile has a
+ * softmax of its own, and tiles are added as in FlashAttention (Dao et al. 2022, arXiv 2205.14135, section 3.1; the
+ * softmax of Milakov and Gimelshein, arXiv 1805.02867). What is computed is
  *
- *     s[i]   = scale * q . K[i]                  each by itself; with a cache of KV_Q8 as kernels/scores.h has it
- *     w      = softmax(s)                        over the whole context: the 16 running sums of kernels.h
- *     out[t] = sum of w[i] V[i] over tile t      from zero, one fused multiply-add a key, ascending
- *     out    = ((out[0] + out[1]) + out[2]) + .. in order of tiles
+ *     s[i]      = scale * q . K[i]               each by itself; with a cache of KV_Q8 as kernels/scores.h has it
+ *     m, l, o   = of a tile: the greatest s[i]; the sum of e[i] = exp(s[i] - m), in the 16 running sums of kernels.h;
+ *                 the sum of e[i] V[i], from zero, one fused multiply-add a key, ascending
+ *     M, L, O   = of all tiles so far, which are added in ascending order:
+ *                 M' = max(M, m), a = exp(M - M'), b = exp(m - M'), L' = a L + b l, O' = a O + b o
+ *     out       = O / L
  *
  * whichever threads compute it. The definition depends on the context alone, not on pages, chunks, the shape of the
- * batch or the number of threads. A context of one tile is the plain sum over its keys.
+ * batch or the number of threads. It begins with M = -inf, L = 0 and O = 0, or with a sink: M = sink, L = 1.
  *
- * With a window, the keys before it take no part: softmax and the first tile begin with the first key that is seen.
- * Tiles still begin at multiples of ATTN_TILE. A cap bends each score by itself; a sink is one score more in the
- * softmax.
+ * With a window, the keys before it take no part: the first tile begins with the first key that is seen. Tiles still
+ * begin at multiples of ATTN_TILE. A cap bends each score by itself.
  *
- * Example. 1100 keys: tiles 0..511, 512..1023, 1024..1099, out = (out[0] + out[1]) + out[2]. One thread computes all
- * that in `attend`. With one pair of row and KV head and four threads there are four stages: three tiles of scores, a
- * softmax for each query head, three tiles of values, one addition.
+ * Example. 1100 keys: tiles 0..511, 512..1023, 1024..1099. One thread computes them one after another in `attend`. With
+ * one pair of row and KV head and four threads there are two stages: three tiles, and their addition.
  *
  * Heads that share a latent (latent_attention.c) would be one unit for each row; they are cut into units of a few, each
  * of which reads the latents for itself. A head's numbers do not depend on that.
@@ -31,15 +32,17 @@
  * Invariants. Both ways call the same function over the same ranges of keys. A tile may begin among the committed
  * keys and end on the row's path: two calls of a kernel over adjacent ranges equal one call over both.
  *
- * Cost. Four stages instead of one, some microseconds each; so keys are split only where there are fewer pairs than
- * threads and some context is longer than a tile. The scores are kept in the scratch memory of the threads that would
- * have been idle. When it loses: contexts little above a tile, where one tile is the longest part.
+ * Cost. Only the scores of one tile are kept, which stay in the cache, whatever the context: with a softmax over the
+ * whole context, those of 32 query heads after 32K tokens are 4 MB, which are written and read five times. Two
+ * stages instead of one take some microseconds; so keys are split only where there are fewer pairs than threads and
+ * some context is longer than a tile. When it loses: contexts little above a tile, where one tile is the longest part.
  *
  * Where several rows see the same keys, attention_rows.c does the same for all of them at once.
  *
  * Proof: test_attention.c (threads, chunks, pages, company, trees, tables, double precision), test_forward.c.
  */
 #include "compute/cpu/attention.h"
+#include "base/math_functions.h"
 
 #include <string.h>
 
@@ -62,39 +65,22 @@ int64_t attention_widest_group(const Model *m) {
     return widest;
 }
 
-Pair attention_pair(const Attention *a, int64_t row, int64_t unit, float *scores) {
+Pair attention_pair(const Attention *a, int64_t row, int64_t unit, int i_thread, int64_t i) {
     const CpuContext *c = a->c;
     int32_t head = a->h->latent.rank ? 0 : (int32_t)(unit - a->first_unit);
+    int64_t place = i_thread * c->max_queries + i * a->group;
+    SoftmaxSum *sums = c->softmax_sums + 2 * i_thread * c->max_queries + i * a->group;
     return (Pair){.row = &c->rows[row],
                   .slots = &c->rows[row].slots[kv_group_of(a->spec)],
                   .keys = cpu_kv_keys(a->kv, a->place, head),
                   .values = cpu_kv_values(a->kv, a->place, head),
                   .q = c->q + row * a->n_head * a->h->head_dim + unit * a->group * a->h->head_dim,
                   .rounded = c->score_kernels ? c->rounded + rounded_query_at(c, row, unit * a->group) : NULL,
+                  .scores = c->scores + place * SCORE_STRIDE,
                   .out = c->attended + row * a->n_head * a->value_dim + unit * a->group * a->value_dim,
-                  .scores = scores};
-}
-
-/* Returns a pair that uses scratch memory number `place`. */
-static Pair pair_of(const Attention *a, int64_t row, int64_t unit, int64_t place) {
-    const CpuContext *c = a->c;
-    Pair p = attention_pair(a, row, unit, c->scores + place * c->max_queries * c->score_stride);
-    p.tile_sums = c->tile_sums + place * attn_n_tiles(c->options.n_ctx) * a->group * a->value_dim;
-    return p;
-}
-
-/* Returns pair i of all pairs, which are in the order of heads. */
-static Pair pair_at(const Attention *a, int64_t i, int64_t place) {
-    return pair_of(a, i % a->c->n_rows, a->first_unit + i / a->c->n_rows, place);
-}
-
-/* The keys [begin, end) of a context. Those before `split` are in committed slots, the others in slots of the path. */
-typedef struct Range {
-    int64_t begin, split, end;
-} Range;
-static Range range_of(const Pair *p, int64_t begin, int64_t end) {
-    int64_t n = p->row->n_prefix;
-    return (Range){begin, n < begin ? begin : min_i64(n, end), end};
+                  .tile_out = c->row_sums + place * c->attention_dim,
+                  .all = sums,
+                  .tile = sums + c->max_queries};
 }
 
 void attention_round_queries(const CpuContext *c, int64_t q_dim, int64_t row, int64_t head, int64_t n) {
@@ -108,7 +94,7 @@ KeyBlock *attention_key_blocks(const Attention *a, int i_thread) {
     return a->c->score_kernels ? a->c->key_blocks + i_thread * score_blocks(a->h->head_dim) : NULL;
 }
 
-/* Computes the scores of keys [at, at + n) as integer products, in blocks of KEYS_PACKED keys. */
+/* Computes the scores of keys [at, at + n) of a tile as integer products, in blocks of KEYS_PACKED keys. */
 static void score_rounded(const Attention *a, const Pair *p, const int32_t *slots, int64_t at, int64_t n,
                           int i_thread) {
     int64_t dim = a->h->head_dim;
@@ -122,43 +108,19 @@ static void score_rounded(const Attention *a, const Pair *p, const int32_t *slot
             n_q = min_i64(ATTN_QUERIES, a->group - k);
             for (int64_t j = 0; j < n_q; j++) {
                 q[j] = pair_rounded(a, p, k + j);
-                scores[j] = p->scores + (k + j) * a->c->score_stride + at + i;
+                scores[j] = pair_scores(p, k + j, at + i);
             }
             a->c->score_kernels->scores(q, n_q, dim, keys, n_keys, attention_scale(a, p->row), scores);
         }
     }
 }
 
-/* Computes the scores of keys [at, at + n), which are in `slots`. */
+/* Computes the scores of keys [at, at + n) of a tile, which are in `slots`. */
 static void score_keys(const Attention *a, const Pair *p, const int32_t *slots, int64_t at, int64_t n, int i_thread) {
     if (a->c->score_kernels) score_rounded(a, p, slots, at, n, i_thread);
     else
         a->kn->attn_scores(a->kv->type, p->q, a->group, a->h->head_dim, p->keys, a->kv->slot_bytes, slots, n,
-                           attention_scale(a, p->row), p->scores + at, a->c->score_stride);
-}
-
-static void score(const Attention *a, const Pair *p, int64_t begin, int64_t end, int i_thread) {
-    int64_t stride = a->c->score_stride;
-    if (begin < pair_first_key(a, p)) begin = pair_first_key(a, p);
-    Range r = range_of(p, begin, end);
-    if (r.begin < r.split) score_keys(a, p, p->slots->prefix + r.begin, r.begin, r.split - r.begin, i_thread);
-    if (r.split < r.end)
-        score_keys(a, p, p->slots->path + (r.split - p->row->n_prefix), r.split, r.end - r.split, i_thread);
-    for (int64_t k = 0; a->spec->soft_cap > 0 && begin < end && k < a->group; k++)
-        a->kn->soft_cap(p->scores + k * stride + begin, end - begin, a->spec->soft_cap);
-}
-
-/* Only the keys that the row sees take part. A sink takes part as one more key after the last. */
-void attention_softmax(const Attention *a, const Pair *p, int64_t k) {
-    int64_t first = pair_first_key(a, p), n = pair_n_keys(p);
-    float *scores = p->scores + k * a->c->score_stride;
-    int64_t head = (p->q - a->c->q) / a->h->head_dim % a->n_head + k;
-    if (a->spec->sinks) scores[n] = a->spec->sinks[head];
-    a->kn->softmax(scores + first, n - first + (a->spec->sinks != NULL));
-}
-
-static float *tile_out(const Attention *a, const Pair *p, int64_t tile) {
-    return tile > pair_first_key(a, p) / ATTN_TILE ? p->tile_sums + tile * a->group * a->value_dim : p->out;
+                           attention_scale(a, p->row), pair_scores(p, 0, at), SCORE_STRIDE);
 }
 
 /* Bytes are expensive to convert, and attn_mix converts them again for every four heads. From eight heads on it is
@@ -167,14 +129,13 @@ static bool unpacks_values(const Attention *a) {
     return a->kv->type == KV_Q8 && a->group >= ATTN_QUERIES_MIN && a->group <= ATTN_QUERIES && a->value_dim % 16 == 0;
 }
 
-/* Adds the weighted values of keys [at, at + n), which are in `slots`, to out [group][value_dim]. */
-static void mix_keys(const Attention *a, const Pair *p, const int32_t *slots, int64_t at, int64_t n, float *out,
-                     int i_thread) {
+/* Adds the weighted values of keys [at, at + n) of a tile, which are in `slots`, to the tile's. */
+static void mix_keys(const Attention *a, const Pair *p, const int32_t *slots, int64_t at, int64_t n, int i_thread) {
     const CpuContext *c = a->c;
     int64_t dim = a->value_dim;
     if (!unpacks_values(a)) {
-        a->kn->attn_mix(a->kv->type, p->scores + at, c->score_stride, a->group, dim, p->values, a->kv->slot_bytes,
-                        slots, n, out);
+        a->kn->attn_mix(a->kv->type, pair_scores(p, 0, at), SCORE_STRIDE, a->group, dim, p->values, a->kv->slot_bytes,
+                        slots, n, p->tile_out);
         return;
     }
     float *floats = c->key_floats + (int64_t)i_thread * KEYS_PACKED * c->attention_dim;
@@ -182,20 +143,57 @@ static void mix_keys(const Attention *a, const Pair *p, const int32_t *slots, in
         const float *w[ATTN_QUERIES];
         float *outs[ATTN_QUERIES];
         int64_t n_keys = min_i64(KEYS_PACKED, n - i);
-        for (int64_t k = 0; k < a->group; k++) w[k] = p->scores + k * c->score_stride + at + i, outs[k] = out + k * dim;
+        for (int64_t k = 0; k < a->group; k++) w[k] = pair_scores(p, k, at + i), outs[k] = p->tile_out + k * dim;
         a->kn->unpack_values(a->kv->type, dim, p->values, a->kv->slot_bytes, slots + i, n_keys, floats);
         a->kn->mix_values(w, a->group, dim, floats, n_keys, outs);
     }
 }
 
-static void mix_tile(const Attention *a, const Pair *p, int64_t tile, int i_thread) {
-    int64_t begin = tile * ATTN_TILE, first = pair_first_key(a, p);
-    Range r = range_of(p, begin < first ? first : begin, min_i64(begin + ATTN_TILE, pair_n_keys(p)));
-    float *out = tile_out(a, p, tile);
-    memset(out, 0, (size_t)(a->group * a->value_dim) * sizeof *out);
-    if (r.begin < r.split) mix_keys(a, p, p->slots->prefix + r.begin, r.begin, r.split - r.begin, out, i_thread);
-    if (r.split < r.end)
-        mix_keys(a, p, p->slots->path + (r.split - p->row->n_prefix), r.split, r.end - r.split, out, i_thread);
+/* ---- tiles --------------------------------------------------------------------------------------------- */
+
+void attention_begin(const Attention *a, const Pair *p) {
+    int64_t head = (p->q - a->c->q) / a->h->head_dim % a->n_head;
+    memset(p->out, 0, (size_t)(a->group * a->value_dim) * sizeof *p->out);
+    for (int64_t k = 0; k < a->group; k++)
+        p->all[k] = a->spec->sinks ? (SoftmaxSum){a->spec->sinks[head + k], 1} : (SoftmaxSum){-INFINITY, 0};
+}
+
+void attention_weigh(const Attention *a, const Pair *p, KeyRange keys) {
+    for (int64_t k = 0; k < a->group; k++) {
+        float *scores = pair_scores(p, k, keys.begin);
+        if (a->spec->soft_cap > 0) a->kn->soft_cap(scores, keys.end - keys.begin, a->spec->soft_cap);
+        p->tile[k].sum = a->kn->exp_sum(scores, keys.end - keys.begin, &p->tile[k].greatest);
+    }
+}
+
+/* Returns exp(a - b), where b is not less than a. */
+static float exp_of_difference(float a, float b) { return a == b ? 1 : (float)math_exp((double)a - (double)b); }
+
+void attention_join(const Attention *a, const Pair *p) {
+    for (int64_t k = 0; k < a->group; k++) {
+        SoftmaxSum *all = &p->all[k], *tile = &p->tile[k];
+        float greatest = all->greatest > tile->greatest ? all->greatest : tile->greatest;
+        float old = exp_of_difference(all->greatest, greatest), new = exp_of_difference(tile->greatest, greatest);
+        a->kn->scale_add(&all->sum, old, &tile->sum, new, 1);
+        a->kn->scale_add(p->out + k * a->value_dim, old, p->tile_out + k * a->value_dim, new, a->value_dim);
+        all->greatest = greatest;
+    }
+}
+
+/* Computes a tile of a pair, of which the row sees some key. Keys before n_prefix are in committed slots, the others in
+ * slots of the path. */
+static void attend_tile(const Attention *a, const Pair *p, int64_t tile, int i_thread) {
+    KeyRange keys = pair_tile(a, p, tile);
+    int64_t n = p->row->n_prefix, split = n < keys.begin ? keys.begin : min_i64(n, keys.end);
+    int64_t n_committed = split - keys.begin, n_path = keys.end - split;
+    const int32_t *committed = n_committed ? p->slots->prefix + keys.begin : NULL;
+    const int32_t *path = n_path ? p->slots->path + (split - n) : NULL;
+    if (n_committed) score_keys(a, p, committed, keys.begin, n_committed, i_thread);
+    if (n_path) score_keys(a, p, path, split, n_path, i_thread);
+    attention_weigh(a, p, keys);
+    memset(p->tile_out, 0, (size_t)(a->group * a->value_dim) * sizeof *p->tile_out);
+    if (n_committed) mix_keys(a, p, committed, keys.begin, n_committed, i_thread);
+    if (n_path) mix_keys(a, p, path, split, n_path, i_thread);
 }
 
 /* Returns whether the outputs of a pair are whole blocks of activations, so that they can be converted at once. */
@@ -206,6 +204,7 @@ bool attention_converts(const CpuContext *c, const LayerSpec *l) {
 
 void attention_finish(const Attention *a, const Pair *p) {
     int64_t width = a->group * a->value_dim;
+    for (int64_t k = 0; k < a->group; k++) a->kn->divide_all(p->out + k * a->value_dim, a->value_dim, p->all[k].sum);
     int64_t row = p->row - a->c->rows, at = p->out - a->c->attended - row * a->o->n_in, dim = a->h->head_dim;
     for (int64_t i = 0; a->spec->gates_output && i < width; i += dim)
         a->kn->sigmoid_mul(p->out + i, a->c->q_gated + 2 * (row * a->o->n_in + at + i) + dim, dim);
@@ -214,13 +213,6 @@ void attention_finish(const Attention *a, const Pair *p) {
     a->kn->act_convert(form, p->out, width,
                        (char *)a->c->acts[form] + row_at(row, (int64_t)act_row_bytes(form, a->o->n_in)) +
                            act_offset(form, at));
-}
-
-static void add_tiles(const Attention *a, const Pair *p) {
-    int64_t n = attn_n_tiles(pair_n_keys(p)), width = a->group * a->value_dim;
-    for (int64_t tile = pair_first_key(a, p) / ATTN_TILE + 1; tile < n; tile++)
-        a->kn->add(p->out, tile_out(a, p, tile), width);
-    attention_finish(a, p);
 }
 
 static Attention attention_of(const Op *op) {
@@ -241,14 +233,16 @@ static Attention attention_of(const Op *op) {
                        .n_tiles = attn_n_tiles(c->longest)};
 }
 
-/* ---- whole pairs ---------------------------------------------------------------------------------- */
+/* ---- whole pairs --------------------------------------------------------------------------------------------- */
 
 static void attend(const Attention *a, const Pair *p, int i_thread) {
-    int64_t n = pair_n_keys(p), n_tiles = attn_n_tiles(n);
-    score(a, p, 0, n, i_thread);
-    for (int64_t k = 0; k < a->group; k++) attention_softmax(a, p, k);
-    for (int64_t tile = pair_first_key(a, p) / ATTN_TILE; tile < n_tiles; tile++) mix_tile(a, p, tile, i_thread);
-    add_tiles(a, p);
+    int64_t n_tiles = attn_n_tiles(pair_n_keys(p));
+    attention_begin(a, p);
+    for (int64_t tile = pair_first_key(a, p) / ATTN_TILE; tile < n_tiles; tile++) {
+        attend_tile(a, p, tile, i_thread);
+        attention_join(a, p);
+    }
+    attention_finish(a, p);
 }
 
 /* Computes the groups of one head after each other, because they share most of their keys, which then stay in the
@@ -263,48 +257,47 @@ static void attend_groups(const Op *op, int64_t begin, int64_t end, int i_thread
             continue;
         }
         for (int32_t row = g->first; row < g->first + g->n; row++) {
-            Pair p = pair_of(&a, row, unit, i_thread);
+            Pair p = attention_pair(&a, row, unit, i_thread, 0);
             attend(&a, &p, i_thread);
         }
     }
 }
 
-/* ---- tiles: pairs are fewer than threads, so each has a thread's scratch as its own --------------------- */
+/* ---- tiles of pairs that are fewer than threads --------------------------------------------------------------- */
 
-static void score_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) {
-    Attention a = attention_of(op);
-    for (int64_t i = begin; i < end; i++) {
-        Pair p = pair_at(&a, i / a.n_tiles, i / a.n_tiles);
-        int64_t begin_key = i % a.n_tiles * ATTN_TILE, end_key = min_i64(begin_key + ATTN_TILE, pair_n_keys(&p));
-        if (end_key > pair_first_key(&a, &p) && begin_key < end_key) score(&a, &p, begin_key, end_key, i_thread);
-    }
+/* Returns pair i of all pairs, which are in the order of heads. */
+static Pair pair_at(const Attention *a, int64_t i, int i_thread) {
+    return attention_pair(a, i % a->c->n_rows, a->first_unit + i / a->c->n_rows, i_thread, 0);
 }
 
-static void softmax_heads(const Op *op, int64_t begin, int64_t end, int i_thread) {
-    (void)i_thread;
-    Attention a = attention_of(op);
-    for (int64_t i = begin; i < end; i++) {
-        Pair p = pair_at(&a, i / a.group, i / a.group);
-        attention_softmax(&a, &p, i % a.group);
-    }
+/* Lets a tile of pair i have its results in a place of their own. */
+static void place_tile(const Attention *a, Pair *p, int64_t i, int64_t tile) {
+    int64_t place = (i * attn_n_tiles(a->c->options.n_ctx) + tile) * a->group;
+    p->tile_out = a->c->tile_sums + place * a->value_dim;
+    p->tile = a->c->tile_softmax_sums + place;
 }
 
-static void mix_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) {
+static void compute_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) {
     Attention a = attention_of(op);
     for (int64_t i = begin; i < end; i++) {
-        Pair p = pair_at(&a, i / a.n_tiles, i / a.n_tiles);
         int64_t tile = i % a.n_tiles;
-        if (tile >= pair_first_key(&a, &p) / ATTN_TILE && tile < attn_n_tiles(pair_n_keys(&p)))
-            mix_tile(&a, &p, tile, i_thread);
+        Pair p = pair_at(&a, i / a.n_tiles, i_thread);
+        KeyRange keys = pair_tile(&a, &p, tile);
+        place_tile(&a, &p, i / a.n_tiles, tile);
+        if (keys.begin < keys.end) attend_tile(&a, &p, tile, i_thread);
     }
 }
 
-static void finish_pairs(const Op *op, int64_t begin, int64_t end, int i_thread) {
-    (void)i_thread;
+static void join_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) {
     Attention a = attention_of(op);
     for (int64_t i = begin; i < end; i++) {
-        Pair p = pair_at(&a, i, i);
-        add_tiles(&a, &p);
+        Pair p = pair_at(&a, i, i_thread);
+        attention_begin(&a, &p);
+        for (int64_t tile = pair_first_key(&a, &p) / ATTN_TILE; tile < attn_n_tiles(pair_n_keys(&p)); tile++) {
+            place_tile(&a, &p, i, tile);
+            attention_join(&a, &p);
+        }
+        attention_finish(&a, &p);
     }
 }
 
@@ -316,8 +309,6 @@ Op *attention_ops(CpuContext *c, int32_t layer, Op *at) {
     if (a.n_pairs >= threads_count(c->threads) || a.n_tiles == 1)
         return put_op(at, base, FORWARD_ATTENTION, attend_groups, (int64_t)c->n_row_groups * (a.n_pairs / c->n_rows),
                       0);
-    at = put_op(at, base, FORWARD_ATTENTION, score_tiles, a.n_pairs * a.n_tiles, 0);
-    at = put_op(at, base, FORWARD_ATTENTION, softmax_heads, a.n_pairs * a.group, 0);
-    at = put_op(at, base, FORWARD_ATTENTION, mix_tiles, a.n_pairs * a.n_tiles, 0);
-    return put_op(at, base, FORWARD_ATTENTION, finish_pairs, a.n_pairs, 0);
+    at = put_op(at, base, FORWARD_ATTENTION, compute_tiles, a.n_pairs * a.n_tiles, 0);
+    return put_op(at, base, FORWARD_ATTENTION, join_tiles, a.n_pairs, 0);
 }

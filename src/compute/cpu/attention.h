@@ -36,9 +36,11 @@ typedef struct Pair {
     const char *keys, *values;
     const float *q;      /* [group][head_dim] */
     const char *rounded; /* [group] RoundedQuery; only with score_kernels */
-    float *out;          /* [group][value_dim] */
-    float *scores;       /* [group][score_stride] */
-    float *tile_sums;    /* [tiles of n_ctx][group][value_dim]; the sums of the first tile go to out */
+    float *scores;       /* [group][SCORE_STRIDE] of a tile */
+    float *out;          /* [group][value_dim] the weighted values of all tiles so far, and in the end the result */
+    float *tile_out;     /* [group][value_dim] the weighted values of a tile */
+    SoftmaxSum *all;     /* [group] the softmax over all tiles so far */
+    SoftmaxSum *tile;    /* [group] the softmax over a tile */
 } Pair;
 
 static inline int64_t pair_n_keys(const Pair *p) { return p->row->n_prefix + p->row->n_path; }
@@ -54,11 +56,29 @@ static inline float attention_scale(const Attention *a, const RowPlace *row) {
     return (float)((double)scale * temperature_factor(&a->spec->temperature, row->position));
 }
 
-/* Returns the pair of a row and a unit, with its scores from `scores` on and without tile_sums. */
-Pair attention_pair(const Attention *a, int64_t row, int64_t unit, float *scores);
-/* Turns the scores of query head k of a pair into weights. */
-void attention_softmax(const Attention *a, const Pair *p, int64_t k);
-/* Gates and converts the result of a pair. */
+/* Keys [begin, end) of a tile. */
+typedef struct KeyRange {
+    int64_t begin, end;
+} KeyRange;
+/* Returns the keys of a tile that a row sees; the range is empty if there are none. */
+static inline KeyRange pair_tile(const Attention *a, const Pair *p, int64_t tile) {
+    int64_t begin = tile * ATTN_TILE, first = pair_first_key(a, p), n = pair_n_keys(p);
+    return (KeyRange){begin < first ? first : begin, min_i64(begin + ATTN_TILE, n)};
+}
+/* Returns the scores of query head k of a pair from `key` on, as far as its tile goes. */
+static inline float *pair_scores(const Pair *p, int64_t k, int64_t key) {
+    return p->scores + k * SCORE_STRIDE + key % ATTN_TILE;
+}
+
+/* Returns the pair of a row and a unit, number i of those that thread i_thread works on. */
+Pair attention_pair(const Attention *a, int64_t row, int64_t unit, int i_thread, int64_t i);
+/* Begins a pair: no tile has been added. */
+void attention_begin(const Attention *a, const Pair *p);
+/* Makes weights of the scores of a tile's keys. */
+void attention_weigh(const Attention *a, const Pair *p, KeyRange keys);
+/* Adds a tile. */
+void attention_join(const Attention *a, const Pair *p);
+/* Ends a pair: divides, gates and converts its result. */
 void attention_finish(const Attention *a, const Pair *p);
 
 /* Returns the scratch memory of a thread for keys whose scores are integer products; NULL if they are not. */

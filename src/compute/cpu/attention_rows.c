@@ -7,12 +7,12 @@
  * The idea. Rows of one sequence form groups. A group goes through its context in blocks of KEYS_PACKED positions,
  * counted from position 0. In each block the slots of the row that sees most of it are read once; every other row
  * whose slots are the same, as far as it sees any, takes part. Rows that have gone another way in the tree form the
- * next such set. Three passes over the blocks:
+ * next such set. In each tile of keys
+ * (attention.c) there are two passes over the blocks:
  *
  *     scores   pack_keys once, packed_scores for all query heads of all rows of the set; with a cache of KV_Q8 their
- *              counterparts of kernels/scores.h
- *     weights  one softmax for each query head, over its whole context
- *     values   unpack_values once, mix_values likewise; tiles of ATTN_TILE keys as in attention.c
+ *              counterparts of kernels/scores.h; then the softmax of the tile for each query head
+ *     values   unpack_values once, mix_values likewise; then the tile is added to those before
  *
  * Example. A tree after 1000 tokens: root 1000, children 1001 and 1002 of the root. Blocks 0 to 14 (positions 0..959)
  * are one set of three rows. In block 15 both children see position 1001, in different slots: row 1 leads, row 0 sees a
@@ -20,10 +20,10 @@
  *
  * Invariants. Each score is one kernel's, each output adds its keys in ascending order from the beginning of the tile:
  * the bits are those of attention.c, and which rows form a group is free. A score that a row has no use for (the leader
- * sees more keys) is written after its last key, before a sink is written there. Every slot from the first key of
+ * sees more keys) is written after its last key. Every slot from the first key of
  * any row of a group on has a page: the executor gives back only pages that all rows to come are past.
  *
- * Cost. Scores of all rows of a group wait for their softmax: ATTN_QUERIES times a context of floats for each thread.
+ * Cost. The scores of a tile are ATTN_QUERIES times ATTN_TILE floats for each thread, which stay in the cache.
  * When it loses: few queries, which do not pay for turning the keys; so it begins at ATTN_QUERIES_MIN.
  *
  * Proof: test_attention.c and test_forward.c (against one row at a time), test_kernels_vector.c (the kernels).
@@ -75,7 +75,6 @@ typedef struct Rows {
     Pair pairs[ATTN_QUERIES];
     float *floats;    /* [KEYS_PACKED * head_dim] keys or values */
     KeyBlock *blocks; /* keys whose scores are integer products */
-    float *sums;      /* [n][group][head_dim] of a tile that is not a row's first */
 } Rows;
 
 /* Positions [begin, end) of a block, and the rows that see the same keys there, or the first of them. */
@@ -150,7 +149,7 @@ static void score_shared(const Rows *rows, const Shared *s) {
             const Pair *p = &rows->pairs[s->members[m]];
             if (by_integers) rounded[n] = pair_rounded(a, p, k);
             else q[n] = p->q + k * dim;
-            scores[n] = p->scores + k * a->c->score_stride + s->begin;
+            scores[n] = pair_scores(p, k, s->begin);
         }
     if (by_integers) {
         by_integers->pack(dim, rows->pairs[0].keys, kv->slot_bytes, s->slots, n_keys, rows->blocks);
@@ -161,27 +160,7 @@ static void score_shared(const Rows *rows, const Shared *s) {
     a->kn->packed_scores(q, n, dim, rows->floats, n_keys, attention_scale(a, rows->pairs[0].row), scores);
 }
 
-static void weigh(const Rows *rows) {
-    const Attention *a = rows->a;
-    for (int32_t i = 0; i < rows->n; i++)
-        for (int64_t k = 0; k < a->group; k++) {
-            const Pair *p = &rows->pairs[i];
-            int64_t first = pair_first_key(a, p), n = pair_n_keys(p) - first;
-            if (a->spec->soft_cap > 0)
-                a->kn->soft_cap(p->scores + k * a->c->score_stride + first, n, a->spec->soft_cap);
-            attention_softmax(a, p, k);
-        }
-}
-
 /* ---- values ---------------------------------------------------------------------------------------- */
-
-static bool is_first_tile(const Rows *rows, int32_t i, int64_t key) {
-    return key / ATTN_TILE == pair_first_key(rows->a, &rows->pairs[i]) / ATTN_TILE;
-}
-
-static float *sums_of(const Rows *rows, int32_t i, int64_t key) {
-    return is_first_tile(rows, i, key) ? rows->pairs[i].out : rows->sums + i * rows->a->group * rows->a->value_dim;
-}
 
 /* Computes positions [begin, end) of the set for members [first, first + n), which see all of these positions. */
 static void mix_members(const Rows *rows, const Shared *s, const int32_t *members, int32_t n, int64_t begin,
@@ -192,8 +171,8 @@ static void mix_members(const Rows *rows, const Shared *s, const int32_t *member
     int64_t n_q = 0, dim = a->value_dim;
     for (int32_t m = 0; m < n; m++)
         for (int64_t k = 0; k < a->group; k++, n_q++) {
-            w[n_q] = rows->pairs[members[m]].scores + k * a->c->score_stride + begin;
-            out[n_q] = sums_of(rows, members[m], begin) + k * dim;
+            w[n_q] = pair_scores(&rows->pairs[members[m]], k, begin);
+            out[n_q] = rows->pairs[members[m]].tile_out + k * dim;
         }
     a->kn->mix_values(w, n_q, dim, rows->floats + (begin - s->begin) * dim, end - begin, out);
 }
@@ -213,43 +192,42 @@ static void mix_shared(const Rows *rows, const Shared *s) {
     if (n_whole) mix_members(rows, s, whole, n_whole, s->begin, s->end);
 }
 
-static void begin_tile(const Rows *rows, int64_t tile) {
-    size_t bytes = (size_t)(rows->a->group * rows->a->value_dim) * sizeof(float);
-    for (int32_t i = 0; i < rows->n; i++) memset(sums_of(rows, i, tile), 0, bytes);
-}
-
-static void end_tile(const Rows *rows, int64_t tile) {
-    int64_t width = rows->a->group * rows->a->value_dim;
-    for (int32_t i = 0; i < rows->n; i++)
-        if (sees_from(rows, i, tile) < sees_to(rows, i, tile + ATTN_TILE) && !is_first_tile(rows, i, tile))
-            rows->a->kn->add(rows->pairs[i].out, sums_of(rows, i, tile), width);
-}
-
 /* ---- all of it ------------------------------------------------------------------------------------- */
+
+/* Computes the tile whose blocks from `first` to `end` the rows see, and adds it. */
+static void attend_tile(const Rows *rows, int64_t tile, int64_t first, int64_t end) {
+    const Attention *a = rows->a;
+    KeyRange keys[ATTN_QUERIES];
+    for (int64_t b = first; b < end; b += KEYS_PACKED) visit_block(rows, b, b + KEYS_PACKED, score_shared);
+    for (int32_t i = 0; i < rows->n; i++) {
+        const Pair *p = &rows->pairs[i];
+        keys[i] = pair_tile(a, p, tile);
+        if (keys[i].begin < keys[i].end) attention_weigh(a, p, keys[i]);
+        memset(p->tile_out, 0, (size_t)(a->group * a->value_dim) * sizeof *p->tile_out);
+    }
+    for (int64_t b = first; b < end; b += KEYS_PACKED) visit_block(rows, b, b + KEYS_PACKED, mix_shared);
+    for (int32_t i = 0; i < rows->n; i++)
+        if (keys[i].begin < keys[i].end) attention_join(a, &rows->pairs[i]);
+}
 
 void attention_of_group(const Attention *a, const RowGroup *g, int64_t unit, int i_thread) {
     const CpuContext *c = a->c;
-    int64_t place = i_thread, first = c->longest, end = 0;
+    int64_t first = c->longest, end = 0;
     Rows rows = {.a = a,
                  .n = g->n,
                  .blocks = attention_key_blocks(a, i_thread),
-                 .floats = c->key_floats + place * KEYS_PACKED * c->attention_dim,
-                 .sums = c->row_sums + place * c->max_queries * c->attention_dim};
-    float *scores = c->scores + place * c->max_queries * c->score_stride;
+                 .floats = c->key_floats + i_thread * KEYS_PACKED * c->attention_dim};
     for (int32_t i = 0; i < g->n; i++) {
         Pair *p = &rows.pairs[i];
-        *p = attention_pair(a, g->first + i, unit, scores + i * a->group * c->score_stride);
+        *p = attention_pair(a, g->first + i, unit, i_thread, i);
         first = min_i64(first, pair_first_key(a, p));
         if (pair_n_keys(p) > end) end = pair_n_keys(p);
+        attention_begin(a, p);
     }
     first = first / KEYS_PACKED * KEYS_PACKED;
-    for (int64_t b = first; b < end; b += KEYS_PACKED) visit_block(&rows, b, b + KEYS_PACKED, score_shared);
-    weigh(&rows);
-    for (int64_t tile = first / ATTN_TILE * ATTN_TILE; tile < end; tile += ATTN_TILE) {
-        begin_tile(&rows, tile);
-        for (int64_t b = tile; b < min_i64(end, tile + ATTN_TILE); b += KEYS_PACKED)
-            visit_block(&rows, b, b + KEYS_PACKED, mix_shared);
-        end_tile(&rows, tile);
+    for (int64_t tile = first / ATTN_TILE; tile * ATTN_TILE < end; tile++) {
+        int64_t begin = tile * ATTN_TILE;
+        attend_tile(&rows, tile, begin < first ? first : begin, min_i64(begin + ATTN_TILE, end));
     }
     for (int32_t i = 0; i < g->n; i++) attention_finish(a, &rows.pairs[i]);
 }

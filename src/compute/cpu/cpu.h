@@ -192,9 +192,16 @@ typedef enum ForwardKind {
  * its core for a while. */
 enum { PARTS_PER_THREAD = 4 };
 
-/* The weighted values of this many keys are one sum, which is a part of the numeric contract (attention.c). */
-enum { ATTN_TILE = 512 };
+/* The softmax and the weighted values of this many keys are sums of their own, which is a part of the numeric contract
+ * (attention.c). The scores of a tile have one cache line more than they need, because with an odd number of lines
+ * heads lie in different sets of the cache. */
+enum { ATTN_TILE = 512, SCORE_STRIDE = ATTN_TILE + 16 };
 static inline int64_t attn_n_tiles(int64_t n_keys) { return (n_keys + ATTN_TILE - 1) / ATTN_TILE; }
+
+/* The softmax of a query head over some of its keys. */
+typedef struct SoftmaxSum {
+    float greatest, sum; /* the greatest score; the sum of exp(score - greatest) */
+} SoftmaxSum;
 
 /* Adjacent rows of the batch that read the same committed slots (attention_rows.c). They have at most ATTN_QUERIES
  * query heads together that share a KV head. */
@@ -284,9 +291,8 @@ struct CpuContext {
     CpuStates states;
     const RowPlace *rows; /* [n_rows] the rows of the forward that runs */
     int32_t n_rows, n_logits;
-    bool only_best;  /* of no row whose logits are wanted more is read than the greatest one */
-    int64_t longest; /* the most keys that a row sees */
-    int64_t score_stride;
+    bool only_best;            /* of no row whose logits are wanted more is read than the greatest one */
+    int64_t longest;           /* the most keys that a row sees */
     float *cos_sin;            /* [n_ropes][max_rows][n_rot] */
     float *x, *normed, *delta; /* [max_rows][n_embd]: residual stream; its norm; what a block adds to it */
     float *conv_kernels;       /* [max_rows][block_conv_kernels] of the part of a layer that runs */
@@ -315,23 +321,25 @@ struct CpuContext {
     float *hidden;                     /* [n_hidden][context_hidden_width] */
     float *logits;                     /* [max_logits][n_vocab] */
     int32_t max_logits;
-    int64_t attention_dim; /* the larger one of head_dim and of the size of a value */
-    int64_t widest_group;  /* the result of attention_widest_group */
-    int64_t max_queries;   /* the most queries whose scores a thread keeps: at least those of one row and KV head */
-    float *scores;         /* [n_threads][max_queries][score_stride] */
-    float *key_floats;     /* [n_threads][KEYS_PACKED][attention_dim] keys or values for a group of rows */
-    KeyBlock *key_blocks;  /* [n_threads][blocks of head_dim] keys for a group of rows; only with score_kernels */
-    float *row_sums;       /* [n_threads][max_queries][attention_dim] */
-    RowGroup *row_groups;  /* [n_row_groups] the groups of the forward that runs; there is room for max_rows */
+    int64_t attention_dim;    /* the larger one of head_dim and of the size of a value */
+    int64_t widest_group;     /* the result of attention_widest_group */
+    int64_t max_queries;      /* the most queries whose scores a thread keeps: at least those of one row and KV head */
+    float *scores;            /* [n_threads][max_queries][SCORE_STRIDE] the scores of a tile of keys */
+    SoftmaxSum *softmax_sums; /* [n_threads][2][max_queries] of all keys so far, and of a tile */
+    float *key_floats;        /* [n_threads][KEYS_PACKED][attention_dim] keys or values for a group of rows */
+    KeyBlock *key_blocks;     /* [n_threads][blocks of head_dim] keys for a group of rows; only with score_kernels */
+    float *row_sums;          /* [n_threads][max_queries][attention_dim] the weighted values of a tile */
+    RowGroup *row_groups;     /* [n_row_groups] the groups of the forward that runs; there is room for max_rows */
     int32_t n_row_groups;
-    float *tile_sums;           /* [n_threads][tiles of n_ctx][heads of a group][head_dim] */
-    void *acts[ACT_FORM_COUNT]; /* [max_rows][widest row] activations in each form */
-    void *ff_acts;              /* [max_rows][widest row] activations for the down projection */
-    Op *ops;                    /* [OPS_PER_LAYER * n_layer + OPS_AROUND] */
-    Stage *stages;              /* a stage for each operation */
-    double *stage_s;            /* the seconds of each stage */
-    double *part_s;             /* [CPU_N_PARTS] for Backend.time_parts; NULL: parts are not timed */
-    InputSquares *squares;      /* for Backend.sum_inputs; NULL: squares are not summed */
+    float *tile_sums; /* [n_threads][tiles of n_ctx][heads of a group][head_dim] the same of all tiles of a pair */
+    SoftmaxSum *tile_softmax_sums; /* [n_threads][tiles of n_ctx][heads of a group] */
+    void *acts[ACT_FORM_COUNT];    /* [max_rows][widest row] activations in each form */
+    void *ff_acts;                 /* [max_rows][widest row] activations for the down projection */
+    Op *ops;                       /* [OPS_PER_LAYER * n_layer + OPS_AROUND] */
+    Stage *stages;                 /* a stage for each operation */
+    double *stage_s;               /* the seconds of each stage */
+    double *part_s;                /* [CPU_N_PARTS] for Backend.time_parts; NULL: parts are not timed */
+    InputSquares *squares;         /* for Backend.sum_inputs; NULL: squares are not summed */
 };
 
 static inline size_t row_at(int64_t row, int64_t width) { return (size_t)row * (size_t)width; }

@@ -86,10 +86,10 @@ static int allocate(CpuContext *c, fr_error *err) {
     size_t embd = (size_t)h->n_embd, places = rows * w.places, ff_rows = rows * max_size(w.places, 1),
            n_ops = (size_t)h->n_layer * OPS_PER_LAYER + OPS_AROUND;
     size_t group = (size_t)c->widest_group, n_threads = (size_t)threads_count(c->threads);
-    size_t queries = (size_t)c->max_queries, scores = queries * (size_t)c->score_stride;
+    size_t queries = (size_t)c->max_queries;
     size_t n_rounded = c->score_kernels ? rows * (size_t)h->n_head : 0;
     size_t n_blocks = c->score_kernels ? n_threads * (size_t)score_blocks(h->head_dim) : 0;
-    size_t tile_sums = (size_t)attn_n_tiles(c->options.n_ctx) * group * (size_t)hparams_value_dim(h);
+    size_t tile_heads = n_threads * (size_t)attn_n_tiles(c->options.n_ctx) * group;
     const struct {
         void *out;
         size_t n, each;
@@ -112,8 +112,10 @@ static int allocate(CpuContext *c, fr_error *err) {
         {&c->gate, rows * w.ff, sizeof(float)},
         {&c->up, rows * w.ff, sizeof(float)},
         {&c->delta, rows * embd, sizeof(float)},
-        {&c->scores, scores * n_threads, sizeof(float)},
-        {&c->tile_sums, tile_sums * n_threads, sizeof(float)},
+        {&c->scores, n_threads * queries * SCORE_STRIDE, sizeof(float)},
+        {&c->softmax_sums, n_threads * 2 * queries, sizeof *c->softmax_sums},
+        {&c->tile_sums, tile_heads * (size_t)hparams_value_dim(h), sizeof(float)},
+        {&c->tile_softmax_sums, tile_heads, sizeof *c->tile_softmax_sums},
         {&c->key_floats, n_threads * KEYS_PACKED * (size_t)c->attention_dim, sizeof(float)},
         {&c->key_blocks, n_blocks, sizeof *c->key_blocks},
         {&c->rounded, n_rounded, rounded_query_bytes(h->head_dim)},
@@ -163,9 +165,6 @@ int cpu_context_open(Context **out, Device *device, const Weights *weights, cons
     c->score_kernels = options->kv_type == KV_Q8 ? score_kernels_of(c->kernels) : NULL;
     c->threads = ((CpuDevice *)device)->threads;
     c->options = *options;
-    c->score_stride =
-        ((options->n_ctx + 1 + 15) / 16 | 1) *
-        16; /* with room for a sink; an odd number of cache lines puts heads into different sets of the cache */
     const Hparams *h = &c->model->hparams;
     c->widest_group = attention_widest_group(c->model);
     int64_t group = c->widest_group, all = group * options->max_rows;

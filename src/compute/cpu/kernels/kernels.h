@@ -8,8 +8,8 @@
  *
  * NaN and infinity. The operations are those of IEEE-754, so an output is NaN in all tables or in none; the bits of a
  * NaN that an operation makes are unspecified. Where numbers are converted, every bit of the result is defined: a block
- * of activations, or of a KV_Q8 row, that holds NaN or infinity becomes zeros with a scale of NaN, and softmax sets all
- * numbers of a row to NaN (0x7fc00000) if one of them is NaN or the greatest is infinite.
+ * of activations, or of a KV_Q8 row, that holds NaN or infinity becomes zeros with a scale of NaN, and exp_sum and
+ * softmax set all numbers of a row to NaN (0x7fc00000) if one of them is NaN or the greatest is infinite.
  *
  * Reductions (norms, attention scores, softmax sums) use 16 running sums, element i going to sum i%16 in
  * ascending i, folded at the end as 16 -> 8 -> 4 -> 2 -> 1 by adding the upper half to the lower. Missing
@@ -113,8 +113,15 @@ typedef struct Kernels {
      * cache of type KV_Q8 are those of scores.h. */
     void (*attn_scores)(KvType type, const float *q, int64_t n_q, int64_t head_dim, const void *k, size_t slot_bytes,
                         const int32_t *slots, int64_t n_keys, float scale, float *scores, int64_t score_stride);
-    /* x[i] = exp(x[i] - max) / sum, or NaN (see above), in place. The index i is the logical position of a key. */
+    /* x[i] = exp(x[i] - *greatest) in place, or NaN (see above); sets *greatest to the greatest x[i], and returns the
+     * sum. */
+    float (*exp_sum)(float *x, int64_t n, float *greatest);
+    /* x[i] = exp(x[i] - max) / sum, or NaN (see above), in place. */
     void (*softmax)(float *x, int64_t n);
+    /* x = a x + b y: a product and then one fused multiply-add. */
+    void (*scale_add)(float *x, float a, const float *y, float b, int64_t n);
+    /* x = x / by */
+    void (*divide_all)(float *x, int64_t n, float by);
     /* out[h][d] += sum_i w[h*w_stride + i] * V[slots[i]][d], one fused multiply-add per key in ascending
      * i, so that two calls over adjacent ranges equal one call over both. out: [n_q][head_dim]. */
     void (*attn_mix)(KvType type, const float *w, int64_t w_stride, int64_t n_q, int64_t head_dim, const void *v,

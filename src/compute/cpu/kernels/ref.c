@@ -399,23 +399,36 @@ static void attn_scores(KvType type, const float *q, int64_t n_q, int64_t head_d
     }
 }
 
-static void softmax(float *x, int64_t n) {
+static float exp_sum(float *x, int64_t n, float *greatest) {
     Sums sums = {{0}};
     float max = -INFINITY;
     bool has_nan = false;
     for (int64_t i = 0; i < n; i++) has_nan = has_nan || isnan(x[i]);
     for (int64_t i = 0; i < n; i++) max = x[i] > max ? x[i] : max;
+    *greatest = max;
     if (has_nan || isinf(max)) {
         for (int64_t i = 0; i < n; i++) x[i] = NAN;
-        return;
+        return NAN;
     }
     for (int64_t i = 0; i < round_up_16(n); i++) {
         float e = i < n ? ref_exp(x[i] - max) : 0.0f;
         sums.s[i % 16] += e;
         if (i < n) x[i] = e;
     }
-    float sum = sums_fold(&sums);
-    for (int64_t i = 0; i < n; i++) x[i] /= sum;
+    return sums_fold(&sums);
+}
+
+static void divide_all(float *x, int64_t n, float by) {
+    for (int64_t i = 0; i < n; i++) x[i] /= by;
+}
+
+static void softmax(float *x, int64_t n) {
+    float max, sum = exp_sum(x, n, &max);
+    if (!isnan(sum)) divide_all(x, n, sum);
+}
+
+static void scale_add(float *x, float a, const float *y, float b, int64_t n) {
+    for (int64_t i = 0; i < n; i++) x[i] = fmaf(y[i], b, x[i] * a);
 }
 
 static void attn_mix(KvType type, const float *w, int64_t w_stride, int64_t n_q, int64_t head_dim, const void *v,
@@ -497,7 +510,10 @@ const Kernels kernels_ref = {
     .rope = rope_rotate,
     .kv_store = kv_store,
     .attn_scores = attn_scores,
+    .exp_sum = exp_sum,
     .softmax = softmax,
+    .scale_add = scale_add,
+    .divide_all = divide_all,
     .attn_mix = attn_mix,
     .pack_keys = pack_keys,
     .unpack_values = unpack_values,

@@ -122,7 +122,7 @@ INLINE Vf divide(Vf x, Vf minus_b, Vf inverse) {
     return v_fma(v_fma(minus_b, q, x), inverse, q);
 }
 
-static void softmax(float *x, int64_t n) {
+static float exp_sum(float *x, int64_t n, float *greatest) {
     Vf max = v_set(-INFINITY), s[PARTS];
     float last[16];
     int64_t i = 0, n_whole = n / 16 * 16;
@@ -133,7 +133,8 @@ static void softmax(float *x, int64_t n) {
     for (; i < n_whole; i += LANES) max = v_max(v_load(x + i), max);
     UNROLL for (int j = 0; j < 4; j++) max = v_max(most[j], max);
     for (int j = 0; j < 16; j += LANES) max = v_max(v_load(last + j), max);
-    max = v_set(v_max_all(max));
+    *greatest = v_max_all(max);
+    max = v_set(*greatest);
     UNROLL for (int j = 0; j < PARTS; j++) s[j] = v_zero();
     for (i = 0; i < n_whole; i += 16) softmax_16(x + i, max, s);
     if (n_whole < n) {
@@ -141,16 +142,35 @@ static void softmax(float *x, int64_t n) {
         memcpy(x + n_whole, last, (size_t)(n - n_whole) * sizeof *x);
     }
     float total = v_fold(PARTS == 1 ? s[0] : v_add(s[0], s[PARTS - 1]));
-    if (!(total < SOFTMAX_SUM_MAX)) {
-        for (i = 0; i < n; i++) x[i] = NAN;
-        return;
-    }
+    if (total < SOFTMAX_SUM_MAX) return total;
+    for (i = 0; i < n; i++) x[i] = NAN;
+    return NAN;
+}
+
+static void softmax(float *x, int64_t n) {
+    float max, total = exp_sum(x, n, &max);
+    if (isnan(total)) return;
     Vf sum = v_set(total), minus_sum = v_set(-total), inverse = v_set(1 / total);
-    for (i = 0; i + LANES <= n; i += LANES) {
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
         Vf e = v_load(x + i);
         v_store(x + i, v_all_ge(e, SOFTMAX_TINY) ? divide(e, minus_sum, inverse) : v_div(e, sum));
     }
     v_store_n(x + i, n - i, v_div(v_load_n(x + i, n - i), sum));
+}
+
+static void scale_add(float *x, float a, const float *y, float b, int64_t n) {
+    Vf va = v_set(a), vb = v_set(b);
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) v_store(x + i, v_fma(v_load(y + i), vb, v_mul(v_load(x + i), va)));
+    v_store_n(x + i, n - i, v_fma(v_load_n(y + i, n - i), vb, v_mul(v_load_n(x + i, n - i), va)));
+}
+
+static void divide_all(float *x, int64_t n, float by) {
+    Vf v = v_set(by);
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) v_store(x + i, v_div(v_load(x + i), v));
+    v_store_n(x + i, n - i, v_div(v_load_n(x + i, n - i), v));
 }
 
 /* ---- KV cache ----------------------------------------------------------------------------------- */
