@@ -159,10 +159,10 @@ static void a_level_is_one_forward_for_all_sequences(void **state) {
             begin(d, sequences[i], &o, texts[i], N - i, 0);
             tree_reset(all[i] = &trees[i], texts[i][N - i - 1]);
         }
-        int64_t before = draft_model_n_forwards(d);
+        int64_t before = small_model_n_forwards(d);
         fr_error err;
         if (d->class->propose(d, sequences, cases[c].budgets, all, N_SEQUENCES, &err)) fail_msg("%s", err.message);
-        assert_int_equal(draft_model_n_forwards(d) - before, cases[c].n_forwards);
+        assert_int_equal(small_model_n_forwards(d) - before, cases[c].n_forwards);
         for (int32_t i = 0; i < N_SEQUENCES; i++) {
             begin(single, 0, &o, texts[i], N - i, 0);
             propose(single, 0, texts[i][N - i - 1], cases[c].budgets[i], &alone);
@@ -192,9 +192,9 @@ static void many_sequences_take_turns(void **state) {
         sequences[i] = i, budgets[i] = 511 - i;
         tree_reset(all[i] = &trees[i], texts[i][N - 1]);
     }
-    int64_t before = draft_model_n_forwards(d);
+    int64_t before = small_model_n_forwards(d);
     if (d->class->propose(d, sequences, budgets, all, N_SEQUENCES, &err)) fail_msg("%s", err.message);
-    assert_int_equal(draft_model_n_forwards(d) - before, 9); /* 7 at once, three levels */
+    assert_int_equal(small_model_n_forwards(d) - before, 9); /* 7 at once, three levels */
     Drafter *single = open_drafter("rsd-c" M ",branch=16-15-1", 1);
     for (int32_t i = 0; i < N_SEQUENCES; i += 5) {
         begin(single, 0, &SAMPLING_DEFAULT, texts[i], N, 0);

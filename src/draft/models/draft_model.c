@@ -11,31 +11,12 @@
  *   (some rows)    │      └ e ..      last is the pending token a
  *                  └── c ── f ..    2, 3 executor_extend: b c below a, then d e f below b c
  *
- * The leaves of the tree are not run, because nothing follows them.
+ * The leaves of the tree are not run, because nothing follows them. small_model.c has the model and its KV cache.
  *
  * Example: the text ends with "the", coupled=1, branch=2-1. After "the", the draft's distribution with the noise of
  * position 7 ranks cat, dog; after "the cat" and "the dog", with the noise of position 8, it ranks sat and ran first.
  * The tree is the(cat(sat), dog(ran)). The target generates "dog" and then "barked": "dog" is accepted, and the next
  * step starts by running "dog barked", two rows before its first level.
- *
- * The KV cache. Between steps it holds the context up to the token that was pending in the last proposal. The rows of
- * the tree are discarded after each proposal, and accepted tokens are run again as context: a few cheap rows in a
- * forward that is needed anyway. So the cache is always that of a fresh prefill, bit for bit. A prompt is run in the
- * chunks in which the target reads it, and a request that begins like another one takes over its keys (cached_kv.h).
- *
- * A draft model may have a recurrent state. The rows of the tree leave no trace in it (compute/sequences.c), so the
- * state is that of the context as well. But it cannot be moved back, and the pending token would have to be taken back
- * if a proposal is not used and the next one begins with the same token. So the state stops before the pending token,
- * which is run again, as one row of a forward that is needed anyway. The state at the last page border of the prompt is
- * kept for requests with the same prompt, like the target's state in the engine.
- *
- * Another vocabulary. A draft model whose vocabulary differs from the target's reads the text in tokens of its own
- * (retokenizer.c) and proposes the tokens that both vocabularies contain: token-level intersection (Timor et al. 2025,
- * arXiv 2502.05202). Its logits become a row of the target's vocabulary, with -inf for all other tokens, and everything
- * below works on such rows. So q is the draft's distribution restricted to the shared tokens and normalised, which is
- * what is drawn from, declared and divided by. A drafted token is run as the draft model's token of the same text. When
- * the step has committed it, the text may have other tokens there; the rows that are no longer right are then run
- * again. A recurrent state cannot be moved back, so it stops before the segment that is still open.
  *
  * Drawing. The children of a node come from q, the distribution of the draft model there, with the penalties,
  * temperature and filters of the request (sampler_dist). gumbel.h draws from it: without replacement, or (DRAFT_PATHS)
@@ -101,58 +82,15 @@
 #include "base/hash.h"
 #include "base/math_functions.h"
 #include "base/mem.h"
-#include "compute/executor.h"
-#include "draft/cached_kv.h"
-#include "draft/drafter_file.h"
-#include "draft/models/retokenizer.h"
-#include "text/vocab.h"
 #include "tree/tree.h"
 #include "verify/gumbel.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* At most MAX_NEW context rows of a sequence run together with its tree; earlier rows run before. A coupled draw draws
- * at least N_RIVALS children, so that the chances of those that it keeps can be normalised over all of them. */
-enum { PREFILL_CHUNK = 256, PAGE_SIZE = 16, MAX_NEW = 32, N_RIVALS = 16, MAX_GROUP = EXECUTOR_MAX_ROWS / MAX_NEW };
-
-/* A sequence of the draft model. */
-typedef struct DraftSequence {
-    bool begun;
-    int32_t kv;      /* its id in the executor */
-    int32_t *tokens; /* the context, the pending token last; there is memory for a path of a tree after it */
-    int32_t n;
-    RetokenizedText text; /* the context as the draft model reads it, if its vocabulary is another one */
-    uint64_t position;    /* output position of the token after the pending one */
-    SamplingOptions dist; /* how q is computed: the request's options; if it is greedy, temperature 1 and no filters */
-    bool greedy;
-} DraftSequence;
-
-/* The draft model and its KV cache. */
-typedef struct SmallModelKv {
-    Gguf *gguf;
-    Model *model;
-    Weights *weights;
-    Executor *executor;
-    Sampler *sampler;
-    bool is_recurrent;
-    bool has_other_vocab;
-    Retokenizer retokenizer; /* with has_other_vocab */
-    float *restricted;       /* [n_vocab] the draft model's logits as a row of the target's vocabulary */
-    int32_t mark_every;      /* tokens between two borders of the target's pages */
-    int32_t n_vocab, max_sequences, n_ctx;
-    int32_t n_own_ctx; /* the most context tokens that the draft model reads */
-    int32_t n_nodes;   /* nodes in the largest tree of one sequence */
-    int32_t max_rows;  /* rows in a forward */
-    int64_t n_forwards;
-    uint64_t weights_mark;    /* drafter_weights_mark */
-    DraftSequence *sequences; /* [max_sequences + n_cached]; the cached ones use kv only */
-    CachedKv cached;
-    int32_t n_cached;
-    Row *rows; /* [max_rows] the rows of the next forward */
-    int32_t n_rows;
-    int32_t *row_ids; /* [max_rows] argument of executor_commit */
-} SmallModelKv;
+/* A coupled draw draws at least N_RIVALS children, so that the chances of those that it keeps can be normalised over all
+ * of them. */
+enum { N_RIVALS = 16, MAX_GROUP = EXECUTOR_MAX_ROWS / SMALL_MODEL_MAX_NEW };
 
 /* A node of the current level, whose row has run and whose children are drawn next. */
 typedef struct DraftFront {
@@ -173,9 +111,8 @@ typedef struct DraftMember {
 } DraftMember;
 
 typedef struct DraftModel {
-    Drafter base;
+    SmallModel small_model;
     DraftShape shape;
-    SmallModelKv small_model;
     int32_t max_group; /* sequences whose rows fit into one forward */
     DraftMember group[MAX_GROUP];
     int32_t n_group;
@@ -190,110 +127,7 @@ typedef struct DraftModel {
 
 /* ---- opening: the model and its KV cache ------------------------------------------------------------ */
 
-/* In another vocabulary a text has a different number of tokens; this much room is enough unless it has very short
- * ones. */
-enum { OWN_CTX_FACTOR = 2 };
-
-static int open_other_vocab(SmallModelKv *r, const DrafterEnv *env, fr_error *err) {
-    r->has_other_vocab = true;
-    r->n_own_ctx = (int32_t)min_i64((int64_t)OWN_CTX_FACTOR * env->n_ctx, INT32_MAX / 4);
-    r->restricted = mem_calloc((size_t)env->n_vocab, sizeof *r->restricted);
-    if (!r->restricted) return error_memory(err, "a row of logits", (size_t)env->n_vocab * sizeof *r->restricted);
-    /* The rows of an open segment must fit beside a tree if they are run in every step. */
-    int32_t max_open = r->is_recurrent ? MAX_NEW - 1 : RETOKENIZER_MAX_OPEN;
-    const int32_t settings[] = {max_open, OWN_CTX_FACTOR};
-    r->weights_mark = hash64(settings, sizeof settings, r->weights_mark);
-    return retokenizer_open(&r->retokenizer, r->gguf, r->model->hparams.n_vocab, env->target, env->n_vocab, max_open,
-                            err);
-}
-
-static int open_files(SmallModelKv *r, const char *path, const DrafterEnv *env, fr_error *err) {
-    int status = gguf_open(&r->gguf, path, err);
-    int match = status ? status : vocab_match(r->gguf, env->target, err);
-    if (match && match != FR_ERR_MISMATCH) return match;
-    if (!status) status = model_open(&r->model, r->gguf, err);
-    if (status) return status;
-    r->is_recurrent = model_n_states(r->model) > 0;
-    r->weights_mark = drafter_weights_mark(r->gguf);
-    r->n_own_ctx = env->n_ctx;
-    bool is_same = match == FR_OK && r->model->hparams.n_vocab == env->n_vocab;
-    return is_same ? FR_OK : open_other_vocab(r, env, err);
-}
-
-static int open_memory(SmallModelKv *r, const DrafterEnv *env, fr_error *err) {
-    int64_t rows = (int64_t)(MAX_NEW + r->n_nodes) * env->max_sequences;
-    if (rows > EXECUTOR_MAX_ROWS) rows = EXECUTOR_MAX_ROWS;
-    r->max_rows = rows > PREFILL_CHUNK ? (int32_t)rows : PREFILL_CHUNK;
-    size_t n = (size_t)r->max_rows;
-    r->sequences = mem_calloc((size_t)env->max_sequences + (size_t)env->n_cached, sizeof *r->sequences);
-    r->rows = mem_calloc(n, sizeof *r->rows);
-    r->row_ids = mem_calloc(n, sizeof *r->row_ids);
-    r->sampler = sampler_new(r->n_vocab);
-    if (!r->sequences || !r->rows || !r->row_ids || !r->sampler)
-        return error_memory(err, "a draft model's rows", n * sizeof *r->rows);
-    sampler_use_kernels(r->sampler, env->device->rows);
-    DrafterEnv own = *env;
-    if (r->has_other_vocab) own.cached_tokens *= OWN_CTX_FACTOR;
-    ExecutorOptions options = {.kv_type = KV_F16,
-                               .page_size = PAGE_SIZE,
-                               .n_ctx = r->n_own_ctx + r->n_nodes,
-                               .max_sequences = env->max_sequences + env->n_cached,
-                               .n_pages = cached_kv_n_pages(&own, r->n_own_ctx + r->n_nodes, PAGE_SIZE),
-                               .max_rows = r->max_rows,
-                               .max_logits = env->max_sequences * r->n_nodes};
-    WeightsOptions weights = env->weights->options;
-    weights.progress = NULL;
-    weights.ranks = NULL; /* rank 0 has the whole draft model */
-    int status = env->device->backend->weights_open(&r->weights, r->model, &weights, err);
-    if (!status) status = executor_open(&r->executor, env->device, r->weights, &options, err);
-    if (!status) status = cached_kv_open(&r->cached, r->executor, env, err);
-    for (int32_t i = 0; i < env->n_cached && !status; i++) {
-        DraftSequence *s = &r->sequences[env->max_sequences + i];
-        *s = (DraftSequence){.begun = true, .kv = r->cached.sequences[i]};
-        if (r->has_other_vocab) status = retokenized_text_open(&s->text, r->n_ctx, r->n_own_ctx, err);
-    }
-    return status;
-}
-
-static void set_sampling(DraftSequence *s, const SamplingOptions *sampling, uint64_t position) {
-    s->position = position;
-    s->greedy = sampling->temperature == 0;
-    s->dist = *sampling;
-    if (s->greedy) s->dist.temperature = 1, s->dist.top_k = 0, s->dist.top_p = 1, s->dist.min_p = 0;
-}
-
-static int open_small_model(SmallModelKv *r, const char *path, int32_t n_nodes, const DrafterEnv *env, fr_error *err) {
-    r->n_nodes = n_nodes;
-    r->n_vocab = env->n_vocab;
-    r->max_sequences = env->max_sequences;
-    r->n_cached = env->n_cached;
-    r->n_ctx = env->n_ctx;
-    r->mark_every = env->page_size > 0 ? env->page_size : PAGE_SIZE;
-    int status = open_files(r, path, env, err);
-    if (!status) status = open_memory(r, env, err);
-    for (int32_t i = 0; !status && i < r->max_sequences; i++) set_sampling(&r->sequences[i], &SAMPLING_DEFAULT, 0);
-    return status;
-}
-
-static void close_small_model(SmallModelKv *r) {
-    for (int32_t i = 0; r->sequences && i < r->max_sequences + r->n_cached; i++) {
-        mem_free(r->sequences[i].tokens);
-        retokenized_text_close(&r->sequences[i].text);
-    }
-    mem_free(r->sequences);
-    mem_free(r->rows);
-    mem_free(r->row_ids);
-    cached_kv_close(&r->cached);
-    executor_close(r->executor);
-    weights_close(r->weights);
-    sampler_free(r->sampler);
-    retokenizer_close(&r->retokenizer);
-    mem_free(r->restricted);
-    model_close(r->model);
-    gguf_close(r->gguf);
-}
-
-/* ---- opening: the trees ------------------------------------------------------------------------------ */
+/* ---- opening ------------------------------------------------------------------------------------------ */
 
 /* Returns the number of nodes of the shape, or 0 if that is too large. *max_children is the greatest number of children
  * that are drawn for one level. */
@@ -327,7 +161,7 @@ int draft_model_parse_branch(const char *text, int32_t *branch, int32_t *n_level
 
 static int open_trees(DraftModel *d, int32_t n_nodes, int32_t max_children, const Device *device, fr_error *err) {
     size_t n = (size_t)d->small_model.max_rows;
-    d->max_group = d->small_model.max_rows / (MAX_NEW + n_nodes);
+    d->max_group = d->small_model.max_rows / (SMALL_MODEL_MAX_NEW + n_nodes);
     const ArenaItem items[] = {ARENA_ITEM(&d->front, n), ARENA_ITEM(&d->next, n), ARENA_ITEM(&d->dists, n),
                                ARENA_ITEM(&d->children, max_children + N_RIVALS),
                                ARENA_ITEM(&d->dist, d->small_model.n_vocab)};
@@ -349,13 +183,13 @@ int draft_model_open(Drafter **out, const char *path, const char *method, const 
     DraftModel *d = mem_calloc(1, sizeof *d);
     if (!d) return error_memory(err, method, sizeof *d);
     d->shape = *shape;
-    int status = open_small_model(&d->small_model, path, n_nodes, env, err);
+    int status = small_model_open(&d->small_model, path, n_nodes, env, err);
     if (!status) status = open_trees(d, n_nodes, max_children, env->device, err);
     if (status) {
-        draft_model_close(&d->base);
+        draft_model_close(&d->small_model.base);
         return status;
     }
-    *out = &d->base;
+    *out = &d->small_model.base;
     return FR_OK;
 }
 
@@ -363,204 +197,8 @@ void draft_model_close(Drafter *drafter) {
     DraftModel *d = (DraftModel *)drafter;
     arena_free(&d->arena);
     draw_cache_free(d->draw_cache);
-    close_small_model(&d->small_model);
+    small_model_close(&d->small_model);
     mem_free(d);
-}
-
-/* ---- sequences --------------------------------------------------------------------------------------- */
-
-static DraftSequence *sequence_of(const SmallModelKv *r, int32_t sequence) {
-    fr_assert(sequence >= 0 && sequence < r->max_sequences + r->n_cached);
-    return &r->sequences[sequence];
-}
-
-/* The context as the draft model reads it, its number of tokens, and how many of the first ones nothing changes. */
-static const int32_t *own_tokens(const SmallModelKv *r, const DraftSequence *s) {
-    return r->has_other_vocab ? s->text.tokens : s->tokens;
-}
-
-static int32_t n_own(const SmallModelKv *r, const DraftSequence *s) { return r->has_other_vocab ? s->text.n : s->n; }
-
-static int32_t n_final(const SmallModelKv *r, const DraftSequence *s) {
-    return r->has_other_vocab ? s->text.n_closed : s->n;
-}
-
-/* Returns how many of the draft model's tokens belong to the first n tokens of the target for certain. */
-static int32_t own_end(const SmallModelKv *r, const DraftSequence *s, int64_t n) {
-    if (!r->has_other_vocab || n == 0) return (int32_t)n;
-    return s->text.ends[n];
-}
-
-static int append(SmallModelKv *r, DraftSequence *s, const int32_t *tokens, int64_t n, fr_error *err) {
-    if (n > r->n_ctx - s->n)
-        return error_set(err, FR_ERR_CONTEXT, "the draft model's context of %d tokens is full", r->n_ctx);
-    memcpy(s->tokens + s->n, tokens, (size_t)n * sizeof *tokens);
-    s->n += (int32_t)n;
-    if (!r->has_other_vocab) return FR_OK;
-    int status = retokenizer_append(&r->retokenizer, &s->text, tokens, n, err);
-    if (executor_sequence_length(r->executor, s->kv) > s->text.n_same)
-        executor_sequence_truncate(r->executor, s->kv, s->text.n_same);
-    return status;
-}
-
-/* Appends rows for the next n context tokens to r->rows; reserves KV cache for them and n_more rows. */
-static int put_rows(SmallModelKv *r, const DraftSequence *s, int32_t n, int32_t n_more, fr_error *err) {
-    int32_t done = executor_sequence_length(r->executor, s->kv);
-    int status = cached_kv_reserve(&r->cached, s->kv, n + n_more, err);
-    for (int32_t i = 0; i < n && !status; i++, r->n_rows++)
-        r->rows[r->n_rows] = (Row){.token = own_tokens(r, s)[done + i],
-                                   .sequence = s->kv,
-                                   .parent = i ? r->n_rows - 1 : -1};
-    return status;
-}
-
-static void commit(SmallModelKv *r, const DraftSequence *s, int32_t first_row, int32_t n) {
-    for (int32_t i = 0; i < n; i++) r->row_ids[i] = first_row + i;
-    executor_commit(r->executor, s->kv, r->row_ids, n);
-}
-
-/* Runs the context up to the draft model's token `end` in forwards of its own, in chunks. */
-static int prefill(SmallModelKv *r, const DraftSequence *s, int32_t end, fr_error *err) {
-    for (int32_t n; (n = end - executor_sequence_length(r->executor, s->kv)) > 0;) {
-        if (n > PREFILL_CHUNK) n = PREFILL_CHUNK;
-        r->n_rows = 0;
-        int status = put_rows(r, s, n, 0, err);
-        if (!status) status = executor_forward(r->executor, r->rows, n, err);
-        if (status) return status;
-        r->n_forwards++;
-        commit(r, s, 0, n);
-    }
-    return FR_OK;
-}
-
-static DraftSequence *sequence_at(const Drafter *drafter, int32_t sequence) {
-    return sequence_of(&((const DraftModel *)drafter)->small_model, sequence);
-}
-
-void draft_model_set_sampling(Drafter *drafter, int32_t sequence, const SamplingOptions *sampling, uint64_t position) {
-    set_sampling(sequence_at(drafter, sequence), sampling, position);
-}
-
-int draft_model_begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
-    SmallModelKv *r = &((DraftModel *)drafter)->small_model;
-    DraftSequence *s = sequence_of(r, sequence);
-    fr_assert(!s->begun && n > 0);
-    size_t room = (size_t)r->n_ctx + DRAFT_MODEL_MAX_LEVELS;
-    s->tokens = mem_calloc(room, sizeof *s->tokens);
-    if (!s->tokens) return error_memory(err, "a draft model's context", room * sizeof *s->tokens);
-    s->n = 0;
-    int status = r->has_other_vocab ? retokenized_text_open(&s->text, r->n_ctx, r->n_own_ctx, err) : FR_OK;
-    if (!status) status = executor_sequence_open(r->executor, &s->kv, err);
-    s->begun = status == FR_OK;
-    return status ? status : append(r, s, tokens, n, err);
-}
-
-int draft_model_observe_prompt(Drafter *drafter, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
-                               fr_error *err) {
-    SmallModelKv *r = &((DraftModel *)drafter)->small_model;
-    const DraftSequence *s = sequence_of(r, sequence);
-    int64_t end = first + n;
-    int status = prefill(r, s, own_end(r, s, end), err);
-    (void)hidden;
-    if (!status && end == s->n - 1)
-        executor_sequence_mark(r->executor, s->kv, own_end(r, s, end - end % r->mark_every));
-    return status;
-}
-
-void draft_model_take_over(Drafter *drafter, int32_t from, int32_t to, int32_t n) {
-    SmallModelKv *r = &((DraftModel *)drafter)->small_model;
-    const DraftSequence *a = sequence_of(r, from);
-    DraftSequence *b = sequence_of(r, to);
-    int32_t n_tokens = own_end(r, a, n);
-    if (r->has_other_vocab && to >= r->max_sequences) retokenized_text_copy(&a->text, &b->text, n);
-    cached_kv_take_over(&r->cached, a->kv, b->kv, n_tokens);
-}
-
-int32_t draft_model_n_held(const Drafter *drafter, int32_t sequence) {
-    const SmallModelKv *r = &((const DraftModel *)drafter)->small_model;
-    const DraftSequence *s = sequence_of(r, sequence);
-    if (!s->begun) return 0;
-    int32_t n = executor_sequence_length(r->executor, s->kv);
-    return r->has_other_vocab ? retokenized_text_n_within(&s->text, n) : n;
-}
-
-int32_t draft_model_reach(const Drafter *drafter, int32_t sequence, int32_t n) {
-    const SmallModelKv *r = &((const DraftModel *)drafter)->small_model;
-    const DraftSequence *s = sequence_of(r, sequence);
-    if (!r->has_other_vocab) return executor_sequence_reach(r->executor, s->kv, n);
-    for (;;) { /* a length that can be reached need not be the end of one of the target's tokens */
-        int32_t end = own_end(r, s, n), reached = executor_sequence_reach(r->executor, s->kv, end);
-        if (reached == end) return n;
-        n = retokenized_text_n_within(&s->text, reached);
-    }
-}
-
-bool draft_model_save(const Drafter *drafter, int32_t sequence, Buf *out) {
-    const SmallModelKv *r = &((const DraftModel *)drafter)->small_model;
-    const DraftSequence *s = sequence_of(r, sequence);
-    return buf_append(out, &r->weights_mark, sizeof r->weights_mark) &&
-           (!r->has_other_vocab || retokenized_text_save(&s->text, out)) &&
-           executor_sequence_save(r->executor, s->kv, out);
-}
-
-int draft_model_load(Drafter *drafter, int32_t sequence, ByteReader *in, fr_error *err) {
-    const SmallModelKv *r = &((DraftModel *)drafter)->small_model;
-    uint64_t mark;
-    if (!bytes_read(in, &mark, sizeof mark)) return error_set(err, FR_ERR_FORMAT, "it is cut short");
-    if (mark != r->weights_mark) return error_set(err, FR_ERR_MISMATCH, "the draft model has changed");
-    DraftSequence *s = sequence < 0 ? NULL : sequence_of(r, sequence);
-    int status = FR_OK;
-    if (r->has_other_vocab)
-        status = retokenized_text_load(&r->retokenizer, s ? &s->text : NULL, r->n_ctx, r->n_own_ctx, in, err);
-    if (!status) status = executor_sequence_load(r->executor, s ? s->kv : -1, in, err);
-    if (status && s && r->has_other_vocab) retokenized_text_clear(&s->text);
-    return status;
-}
-
-int draft_model_observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
-    DraftSequence *s = sequence_at(drafter, sequence);
-    s->position += (uint64_t)n;
-    return append(&((DraftModel *)drafter)->small_model, s, tokens, n, err);
-}
-
-void draft_model_end(Drafter *drafter, int32_t sequence) {
-    DraftSequence *s = sequence_at(drafter, sequence);
-    if (s->begun) executor_sequence_close(((DraftModel *)drafter)->small_model.executor, s->kv);
-    mem_free(s->tokens);
-    retokenized_text_close(&s->text);
-    s->tokens = NULL;
-    s->begun = false;
-    set_sampling(s, &SAMPLING_DEFAULT, 0);
-}
-
-/* ---- rows of a proposal -------------------------------------------------------------------------------- */
-
-static int catch_up(SmallModelKv *r, const DraftSequence *s, fr_error *err) {
-    return prefill(r, s, n_own(r, s) - MAX_NEW, err);
-}
-
-static int put_context(SmallModelKv *r, const DraftSequence *s, int32_t *n_rows, fr_error *err) {
-    /* If the engine did not use the last proposal, the pending token has already run (never in a recurrent state). */
-    int32_t n = n_own(r, s);
-    if (executor_sequence_length(r->executor, s->kv) == n) executor_sequence_truncate(r->executor, s->kv, n - 1);
-    *n_rows = n - executor_sequence_length(r->executor, s->kv);
-    fr_assert(*n_rows <= MAX_NEW);
-    int status = put_rows(r, s, *n_rows, r->n_nodes, err);
-    if (!status) r->rows[r->n_rows - 1].want_logits = true;
-    return status;
-}
-
-static void commit_context(SmallModelKv *r, const DraftSequence *s, int32_t first_row, int32_t n_rows) {
-    int32_t n_open = n_own(r, s) - n_final(r, s);
-    if (r->is_recurrent) n_rows -= n_open > 1 ? n_open : 1;
-    commit(r, s, first_row, n_rows);
-}
-
-static void node_dist(SmallModelKv *r, DraftSequence *s, const Tree *t, int32_t node, int32_t row, float *dist) {
-    for (int32_t i = node; i > 0; i = t->nodes[i].parent) s->tokens[s->n + t->nodes[i].depth - 1] = t->nodes[i].token;
-    const float *logits = executor_logits(r->executor, row);
-    if (r->has_other_vocab) retokenizer_restrict(&r->retokenizer, logits, r->restricted), logits = r->restricted;
-    sampler_dist(r->sampler, &s->dist, logits, s->tokens, s->n + t->nodes[node].depth, dist);
 }
 
 /* ---- the children of one node ---------------------------------------------------------------------- */
@@ -572,7 +210,7 @@ static int find_dist(DraftModel *d, int32_t at, fr_error *err) {
     DraftMember *m = &d->group[f->i];
     float *dist = m->declares ? draft_dists_row(m->tree->dists) : d->dist;
     if (!dist) return error_memory(err, "the distributions of a tree", (size_t)d->small_model.n_vocab * sizeof *dist);
-    node_dist(&d->small_model, m->s, m->tree, f->node, f->row, dist);
+    small_model_dist(&d->small_model, m->s, m->tree, f->node, f->row, dist);
     d->dists[at] = dist;
     return FR_OK;
 }
@@ -661,11 +299,6 @@ static int draw_level(DraftModel *d, int32_t at, int32_t end, int32_t level, int
     return FR_OK;
 }
 
-/* Returns the draft model's token for one of the target's, or -1. */
-static int32_t own_token(const SmallModelKv *r, int32_t token) {
-    return r->has_other_vocab ? retokenizer_to_draft(&r->retokenizer, token) : token;
-}
-
 /* Adds a node, with its row, to the next front; returns its entry there. */
 static DraftFront *add_front(DraftModel *d, const DrawChild *c, int32_t node) {
     const DraftFront *f = &d->front[c->parent];
@@ -676,7 +309,7 @@ static DraftFront *add_front(DraftModel *d, const DrawChild *c, int32_t node) {
     noise.position++;
     if (m->own_noise) noise.seed = hash64(&c->token, sizeof c->token, noise.seed);
     int32_t i_row = d->n_next;
-    d->small_model.rows[i_row] = (Row){.token = own_token(&d->small_model, c->token),
+    d->small_model.rows[i_row] = (Row){.token = small_model_token(&d->small_model, c->token),
                                        .sequence = m->s->kv,
                                        .parent = f->row,
                                        .want_logits = true};
@@ -692,14 +325,14 @@ static void add_child(DraftModel *d, const DrawChild *c, bool has_children) {
     const DraftFront *f = &d->front[c->parent];
     const DraftMember *m = &d->group[f->i];
     Tree *t = m->tree;
-    int32_t node = tree_add(t, f->node, c->token, t->nodes[f->node].p_accept * c->chance, d->base.source);
+    int32_t node = tree_add(t, f->node, c->token, t->nodes[f->node].p_accept * c->chance, d->small_model.base.source);
     fr_assert(node > 0);
     if (m->declares) {
         DrawKind kind = d->shape.growth == DRAFT_PATHS ? DRAW_IID : DRAW_WITHOUT_REPLACEMENT;
         bool fits = draft_dists_add(t->dists, f->node, node, kind, d->dists[c->parent]);
         fr_assert(fits); /* there are no more draws than nodes in the largest tree */
     }
-    if (has_children && own_token(&d->small_model, c->token) >= 0)
+    if (has_children && small_model_token(&d->small_model, c->token) >= 0)
         add_front(d, c, node)->paths |= (uint64_t)1 << c->path;
 }
 
@@ -734,7 +367,7 @@ static int start_member(DraftModel *d, int32_t i, fr_error *err) {
     DraftMember *m = &d->group[i];
     fr_assert(m->s->begun && m->tree->nodes[0].token == m->s->tokens[m->s->n - 1]);
     m->first_row = d->small_model.n_rows;
-    int status = put_context(&d->small_model, m->s, &m->n_context_rows, err);
+    int status = small_model_put_context(&d->small_model, m->s, &m->n_context_rows, err);
     if (status) return status;
     uint64_t i_model = d->shape.i_model, seed = m->s->dist.seed;
     DrawNoise noise = {.silent = m->s->greedy, .seed = seed, .position = m->s->position};
@@ -749,7 +382,7 @@ static int start_member(DraftModel *d, int32_t i, fr_error *err) {
 }
 
 static int draft_together(DraftModel *d, fr_error *err) {
-    SmallModelKv *r = &d->small_model;
+    SmallModel *r = &d->small_model;
     r->n_rows = d->n_front = 0;
     int status = FR_OK;
     for (int32_t i = 0; i < d->n_group && !status; i++)
@@ -766,23 +399,16 @@ static int draft_together(DraftModel *d, fr_error *err) {
     for (int32_t i = 0; i < d->n_group; i++) {
         const DraftMember *m = &d->group[i];
         if (!m->s) continue;
-        commit_context(r, m->s, m->first_row, m->n_context_rows);
+        small_model_commit_context(r, m->s, m->first_row, m->n_context_rows);
         if (!m->declares) union_prune(m->tree, m->budget);
     }
     return FR_OK;
 }
 
-/* A text in another vocabulary may be too long, or empty because it consists of tokens without a text. */
-static bool can_draft(const SmallModelKv *r, int32_t sequence) {
-    const DraftSequence *s = sequence_of(r, sequence);
-    return !r->has_other_vocab ||
-           (s->text.is_whole && s->text.n > 0 && s->text.n - s->text.n_closed <= r->retokenizer.max_open);
-}
-
 static DraftMember member_of(const DraftModel *d, int32_t sequence, int32_t budget, Tree *tree) {
-    if (budget <= 0 || !can_draft(&d->small_model, sequence)) return (DraftMember){.s = NULL};
-    bool declares = draft_model_declares(&d->base, sequence, tree);
-    return (DraftMember){.s = sequence_of(&d->small_model, sequence),
+    if (budget <= 0 || !small_model_can_draft(&d->small_model, sequence)) return (DraftMember){.s = NULL};
+    bool declares = draft_model_declares(&d->small_model.base, sequence, tree);
+    return (DraftMember){.s = small_model_sequence(&d->small_model, sequence),
                          .tree = tree,
                          .declares = declares,
                          .own_noise = declares || !d->shape.coupled,
@@ -796,8 +422,8 @@ int draft_model_propose(Drafter *drafter, const int32_t *sequences, const int32_
     DraftModel *d = (DraftModel *)drafter;
     int status = FR_OK;
     for (int i = 0; i < n && !status; i++)
-        if (budgets[i] > 0 && can_draft(&d->small_model, sequences[i]))
-            status = catch_up(&d->small_model, sequence_of(&d->small_model, sequences[i]), err);
+        if (budgets[i] > 0 && small_model_can_draft(&d->small_model, sequences[i]))
+            status = small_model_catch_up(&d->small_model, small_model_sequence(&d->small_model, sequences[i]), err);
     for (int i = 0; i < n && !status; i += d->n_group) {
         d->n_group = n - i < d->max_group ? n - i : d->max_group;
         for (int k = 0; k < d->n_group; k++) d->group[k] = member_of(d, sequences[i + k], budgets[i + k], trees[i + k]);
@@ -808,12 +434,5 @@ int draft_model_propose(Drafter *drafter, const int32_t *sequences, const int32_
 
 bool draft_model_declares(const Drafter *drafter, int32_t sequence, const Tree *t) {
     const DraftModel *d = (const DraftModel *)drafter;
-    return t->dists && !sequence_of(&d->small_model, sequence)->greedy;
+    return t->dists && !small_model_sequence(&d->small_model, sequence)->greedy;
 }
-
-double draft_model_shared_vocab(const Drafter *drafter) {
-    const SmallModelKv *r = &((const DraftModel *)drafter)->small_model;
-    return r->has_other_vocab ? (double)r->retokenizer.n_shared / r->n_vocab : 0;
-}
-
-int64_t draft_model_n_forwards(const Drafter *drafter) { return ((const DraftModel *)drafter)->small_model.n_forwards; }

@@ -3,9 +3,9 @@
 #ifndef SMALL_DRAFT_MODEL_H
 #define SMALL_DRAFT_MODEL_H
 
-#include "draft/drafter.h"
+#include "draft/models/small_model.h"
 
-enum { DRAFT_MODEL_MAX_LEVELS = 64, DRAFT_MODEL_MAX_WIDTH = 64 };
+enum { DRAFT_MODEL_MAX_WIDTH = 64 };
 
 typedef enum DraftGrowth {
     DRAFT_BRANCHES, /* width[l] children of each node of level l, drawn without replacement */
@@ -40,32 +40,17 @@ typedef struct DraftShape {
  * [DRAFT_MODEL_MAX_LEVELS]. */
 int draft_model_parse_branch(const char *text, int32_t *branch, int32_t *n_levels, fr_error *err);
 
-/* Opens the model at `path`. Refuses a model whose vocabulary shares nothing with the target's, and shapes with more
- * nodes than a Tree has. `method` names the drafter in errors. */
+/* Opens the model at `path`, as small_model_open does. Refuses shapes with more nodes than a Tree has. `method` names the drafter in errors. */
 int draft_model_open(Drafter **out, const char *path, const char *method, const DraftShape *shape,
                      const DrafterEnv *env, fr_error *err);
-/* These are the other functions of a DrafterClass. propose adds to the nodes that are already in a tree. */
+/* These are functions of a DrafterClass, whose others are in small_model.h. propose adds to the nodes that are already
+ * in a tree. */
 void draft_model_close(Drafter *drafter);
-void draft_model_set_sampling(Drafter *drafter, int32_t sequence, const SamplingOptions *sampling, uint64_t position);
-int draft_model_begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
-int draft_model_observe_prompt(Drafter *drafter, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
-                               fr_error *err);
-void draft_model_take_over(Drafter *drafter, int32_t from, int32_t to, int32_t n);
-int32_t draft_model_n_held(const Drafter *drafter, int32_t sequence);
-int32_t draft_model_reach(const Drafter *drafter, int32_t sequence, int32_t n);
-bool draft_model_save(const Drafter *drafter, int32_t sequence, Buf *out);
-int draft_model_load(Drafter *drafter, int32_t sequence, ByteReader *in, fr_error *err);
-int draft_model_observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
 int draft_model_propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,
                         fr_error *err);
-void draft_model_end(Drafter *drafter, int32_t sequence);
-
-double draft_model_shared_vocab(const Drafter *drafter);
 
 /* Returns whether the drafter will draw this tree at random and declare the distributions. The budget then limits the
  * shape before drawing; otherwise the finished tree is pruned to the budget. */
 bool draft_model_declares(const Drafter *drafter, int32_t sequence, const Tree *t);
-/* Returns the number of forwards of the draft model so far; for tests. */
-int64_t draft_model_n_forwards(const Drafter *drafter);
 
 #endif

@@ -4,10 +4,10 @@
 
 /* What the classes have in common. */
 #define DRAFT_MODEL_CALLS \
-    .close = draft_model_close, .draws = true, .set_sampling = draft_model_set_sampling, .begin = draft_model_begin, \
-    .observe_prompt = draft_model_observe_prompt, .take_over = draft_model_take_over, .n_held = draft_model_n_held, \
-    .reach = draft_model_reach, .save = draft_model_save, .load = draft_model_load, .observe = draft_model_observe, \
-    .propose = draft_model_propose, .end = draft_model_end, .shared_vocab = draft_model_shared_vocab
+    .close = draft_model_close, .draws = true, .set_sampling = small_model_set_sampling, .begin = small_model_begin, \
+    .observe_prompt = small_model_observe_prompt, .take_over = small_model_take_over, .n_held = small_model_n_held, \
+    .reach = small_model_reach, .save = small_model_save, .load = small_model_load, .observe = small_model_observe, \
+    .propose = draft_model_propose, .end = small_model_end, .shared_vocab = small_model_shared_vocab
 
 /* ---- sps ------------------------------------------------------------------------------------------------- */
 

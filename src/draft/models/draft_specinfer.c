@@ -123,14 +123,14 @@ static int open_specinfer(Drafter **out, const void *options, const DrafterEnv *
 
 static void set_sampling(Drafter *drafter, int32_t sequence, const SamplingOptions *sampling, uint64_t position) {
     SpecInfer *s = (SpecInfer *)drafter;
-    for (int32_t i = 0; i < s->n_models; i++) draft_model_set_sampling(s->models[i], sequence, sampling, position);
+    for (int32_t i = 0; i < s->n_models; i++) small_model_set_sampling(s->models[i], sequence, sampling, position);
 }
 
 static int begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
     SpecInfer *s = (SpecInfer *)drafter;
     int status = FR_OK;
     for (int32_t i = 0; i < s->n_models && !status; i++)
-        status = draft_model_begin(s->models[i], sequence, tokens, n, err);
+        status = small_model_begin(s->models[i], sequence, tokens, n, err);
     return status;
 }
 
@@ -139,13 +139,13 @@ static int observe_prompt(Drafter *drafter, int32_t sequence, int64_t first, con
     SpecInfer *s = (SpecInfer *)drafter;
     int status = FR_OK;
     for (int32_t i = 0; i < s->n_models && !status; i++)
-        status = draft_model_observe_prompt(s->models[i], sequence, first, hidden, n, err);
+        status = small_model_observe_prompt(s->models[i], sequence, first, hidden, n, err);
     return status;
 }
 
 static void take_over(Drafter *drafter, int32_t from, int32_t to, int32_t n) {
     SpecInfer *s = (SpecInfer *)drafter;
-    for (int32_t i = 0; i < s->n_models; i++) draft_model_take_over(s->models[i], from, to, n);
+    for (int32_t i = 0; i < s->n_models; i++) small_model_take_over(s->models[i], from, to, n);
 }
 
 /* The models may hold different numbers, because one may have dropped its cached sequences (cached_kv.h). */
@@ -153,7 +153,7 @@ static int32_t n_held(const Drafter *drafter, int32_t sequence) {
     const SpecInfer *s = (const SpecInfer *)drafter;
     int32_t least = INT32_MAX;
     for (int32_t i = 0; i < s->n_models; i++) {
-        int32_t n = draft_model_n_held(s->models[i], sequence);
+        int32_t n = small_model_n_held(s->models[i], sequence);
         if (n < least) least = n;
     }
     return least;
@@ -161,21 +161,21 @@ static int32_t n_held(const Drafter *drafter, int32_t sequence) {
 
 static int32_t reach(const Drafter *drafter, int32_t sequence, int32_t n) {
     const SpecInfer *s = (const SpecInfer *)drafter;
-    for (int32_t i = 0; i < s->n_models; i++) n = draft_model_reach(s->models[i], sequence, n);
+    for (int32_t i = 0; i < s->n_models; i++) n = small_model_reach(s->models[i], sequence, n);
     return n;
 }
 
 static bool save(const Drafter *drafter, int32_t sequence, Buf *out) {
     const SpecInfer *s = (const SpecInfer *)drafter;
     bool fits = true;
-    for (int32_t i = 0; i < s->n_models && fits; i++) fits = draft_model_save(s->models[i], sequence, out);
+    for (int32_t i = 0; i < s->n_models && fits; i++) fits = small_model_save(s->models[i], sequence, out);
     return fits;
 }
 
 static int load(Drafter *drafter, int32_t sequence, ByteReader *in, fr_error *err) {
     const SpecInfer *s = (const SpecInfer *)drafter;
     int status = FR_OK;
-    for (int32_t i = 0; i < s->n_models && !status; i++) status = draft_model_load(s->models[i], sequence, in, err);
+    for (int32_t i = 0; i < s->n_models && !status; i++) status = small_model_load(s->models[i], sequence, in, err);
     return status;
 }
 
@@ -183,20 +183,20 @@ static int observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, in
     SpecInfer *s = (SpecInfer *)drafter;
     int status = FR_OK;
     for (int32_t i = 0; i < s->n_models && !status; i++)
-        status = draft_model_observe(s->models[i], sequence, tokens, n, err);
+        status = small_model_observe(s->models[i], sequence, tokens, n, err);
     return status;
 }
 
 static void end(Drafter *drafter, int32_t sequence) {
     SpecInfer *s = (SpecInfer *)drafter;
-    for (int32_t i = 0; i < s->n_models; i++) draft_model_end(s->models[i], sequence);
+    for (int32_t i = 0; i < s->n_models; i++) small_model_end(s->models[i], sequence);
 }
 
 static double shared_vocab(const Drafter *drafter) {
     const SpecInfer *s = (const SpecInfer *)drafter;
     double least = 0;
     for (int32_t i = 0; i < s->n_models; i++) {
-        double share = draft_model_shared_vocab(s->models[i]);
+        double share = small_model_shared_vocab(s->models[i]);
         if (share > 0 && (least == 0 || share < least)) least = share;
     }
     return least;
