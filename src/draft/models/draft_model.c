@@ -88,8 +88,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A coupled draw draws at least N_RIVALS children, so that the chances of those that it keeps can be normalised over all
- * of them. */
+/* A coupled draw draws at least N_RIVALS children, so that the chances of those that it keeps can be normalised over
+ * all of them. */
 enum { N_RIVALS = 16, MAX_GROUP = EXECUTOR_MAX_ROWS / SMALL_MODEL_MAX_NEW };
 
 /* A node of the current level, whose row has run and whose children are drawn next. */

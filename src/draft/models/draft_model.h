@@ -40,7 +40,8 @@ typedef struct DraftShape {
  * [DRAFT_MODEL_MAX_LEVELS]. */
 int draft_model_parse_branch(const char *text, int32_t *branch, int32_t *n_levels, fr_error *err);
 
-/* Opens the model at `path`, as small_model_open does. Refuses shapes with more nodes than a Tree has. `method` names the drafter in errors. */
+/* Opens the model at `path`, as small_model_open does. Refuses shapes with more nodes than a Tree has. `method` names
+ * the drafter in errors. */
 int draft_model_open(Drafter **out, const char *path, const char *method, const DraftShape *shape,
                      const DrafterEnv *env, fr_error *err);
 /* These are functions of a DrafterClass, whose others are in small_model.h. propose adds to the nodes that are already

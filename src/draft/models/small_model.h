@@ -52,8 +52,8 @@ typedef struct SmallModel {
     int32_t *row_ids; /* [max_rows] argument of executor_commit */
 } SmallModel;
 
-/* Opens the model at `path` for trees of at most n_nodes nodes. Refuses a model whose vocabulary shares nothing with the
- * target's. small_model_close frees all but the SmallModel itself, also after an error. */
+/* Opens the model at `path` for trees of at most n_nodes nodes. Refuses a model whose vocabulary shares nothing with
+ * the target's. small_model_close frees all but the SmallModel itself, also after an error. */
 int small_model_open(SmallModel *r, const char *path, int32_t n_nodes, const DrafterEnv *env, fr_error *err);
 void small_model_close(SmallModel *r);
 
@@ -81,7 +81,8 @@ bool small_model_can_draft(const SmallModel *r, int32_t sequence);
 int32_t small_model_token(const SmallModel *r, int32_t token);
 
 /* A proposal: catch_up runs context rows until at most SMALL_MODEL_MAX_NEW are left; put_context appends those to
- * r->rows, of which the last wants logits; after the forward commit_context keeps their keys. n_rows is their number. */
+ * r->rows, of which the last wants logits; after the forward commit_context keeps their keys. n_rows is their
+ * number. */
 int small_model_catch_up(SmallModel *r, const DraftSequence *s, fr_error *err);
 int small_model_put_context(SmallModel *r, const DraftSequence *s, int32_t *n_rows, fr_error *err);
 void small_model_commit_context(SmallModel *r, const DraftSequence *s, int32_t first_row, int32_t n_rows);
