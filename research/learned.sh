@@ -34,7 +34,7 @@ shopt -s inherit_errexit
 : "${FORERUN:=build/forerun}" "${TARGET:=models/target.gguf}" "${CORPUS:=../shared/data/corpus}"
 : "${DATA:=build/learned}" "${OUT:=build/learned}"
 : "${EVERY:=1}" "${METHODS:=lyanna eagle redrafter hydra medusa}" "${MINUTES:=20}" "${LYANNA=}" "${CURRICULUM=}"
-: "${SEEDS:=1 2 3}" "${FORMS:=paper separate eagle hass eagle-hass paper-1-3 separate-3-5 redrafter hydra hydra-own medusa space eagle3 dflash}"
+: "${SEEDS:=1 2 3}" "${FORMS:=paper separate eagle hass eagle-hass paper-1-3-5 separate-1-3-5 redrafter hydra hydra-own medusa space eagle3 dflash}"
 mkdir -p "$DATA" "$OUT"
 
 # The target continues the beginnings of some texts of each kind, half of them greedily, half at temperature 0.8.
@@ -91,20 +91,24 @@ train_for() { # MINUTES NAME METHOD RATE OPTIONS...
   train "$name" "$method" "$steps" "$rate" "$@"
 }
 
-# Two halves with different options. The learning rate falls from the first half to the second as in one run.
-train_halves() { # NAME METHOD RATE FIRST-OPTIONS SECOND-OPTIONS OPTIONS...
-  local name=$1 method=$2 rate=$3 first=$4 second=$5 half
-  shift 5
-  half=$(jq -n "$MINUTES / 2")
-  if [ ! -e "$OUT/$name-first.gguf" ]; then
-    train_for "$half" "$name-first" "$method" "$rate" $first --type f32 --final-lr 0.5 "$@"
-  fi
-  train_for "$half" "$name" "$method" "$(jq -n "$rate / 2")" $second --warm-up 0 --init "$OUT/$name-first.gguf" "$@"
+# Phases of equal processor time, each METHOD and its options, which begin where the one before ended. The learning rate falls from
+# phase to phase as in one run.
+train_phases() { # NAME RATE OPTIONS PHASE...
+  local name=$1 rate=$2 options=$3 minutes n=$(($# - 3)) i=0 phase file= begin
+  minutes=$(jq -n "$MINUTES / $n")
+  for phase in "${@:4}"; do
+    begin=${file:+--warm-up 0 --init $OUT/$file.gguf}
+    i=$((i + 1))
+    file=$name-phase$i
+    if [ $i = $n ]; then file=$name; fi
+    [ -e "$OUT/$file.gguf" ] || train_for "$minutes" "$file" "${phase%% *}" "$(jq -n "$rate * $((n - i + 1)) / $n")" ${phase#* } $options $begin \
+      --final-lr "$(jq -n "$((n - i)) / $((n - i + 1))")" $([ $i = $n ] || echo --type f32)
+  done
 }
 
 train_method() { # METHOD
   case $1 in
-    lyanna) if [ "$CURRICULUM" ]; then train_halves lyanna lyanna 0.005 "--steps-ahead 3" "--steps-ahead $CURRICULUM" $LYANNA; else train_for "$MINUTES" lyanna lyanna 0.005 $LYANNA; fi ;;
+    lyanna) if [ "$CURRICULUM" ]; then train_phases lyanna 0.005 "$LYANNA" "lyanna --steps-ahead 3" "lyanna --steps-ahead $CURRICULUM"; else train_for "$MINUTES" lyanna lyanna 0.005 $LYANNA; fi ;;
     eagle) train_for "$MINUTES" eagle eagle 0.005 ;;
     hydra) train_for "$MINUTES" hydra hydra 0.003 --lm-head target ;;
     *) train_for "$MINUTES" "$1" "$1" 0.003 ;;
@@ -115,23 +119,22 @@ stage_drafters() {
   for method in $METHODS; do train_method "$method"; done
 }
 
-# Eagle as published, HASS, and both one after the other; lyanna in the paper's form and in the separate one; hydra with the target's
-# LM head and with heads of its own.
+# Eagle as published, HASS, and both one after the other; lyanna in the paper's form and in the separate one, and both in phases of 1, 3
+# and 5 steps ahead, of which the separate form begins as an eagle that looks one step ahead; hydra with the target's LM head and with
+# heads of its own.
 train_form() { # FORM SEED
-  local name=$1.$2
-  set -- "$1" --seed "$2"
+  local name=$1.$2 seed="--seed $2"
   case $1 in
-    paper) train_for "$MINUTES" "$name" lyanna 0.005 --form paper "${@:2}" ;;
-    separate) train_for "$MINUTES" "$name" lyanna 0.005 --form separate "${@:2}" ;;
-    paper-1-3) train_halves "$name" lyanna 0.005 "--steps-ahead 1" "--steps-ahead 3" --form paper "${@:2}" ;;
-    separate-3-5) train_halves "$name" lyanna 0.005 "--steps-ahead 3" "--steps-ahead 5" --form separate "${@:2}" ;;
-    eagle) train_for "$MINUTES" "$name" eagle 0.005 --recipe eagle "${@:2}" ;;
-    hass) train_for "$MINUTES" "$name" eagle 0.005 --recipe hass "${@:2}" ;;
-    eagle-hass) train_halves "$name" eagle 0.005 "--recipe eagle" "--recipe hass" "${@:2}" ;;
-    hydra) train_for "$MINUTES" "$name" hydra 0.003 --lm-head target "${@:2}" ;;
-    hydra-own) train_for "$MINUTES" "$name" hydra 0.003 "${@:2}" ;;
-    space) train_for "$MINUTES" "$name" space 0.005 --batch 4 "${@:2}" ;;
-    *) train_for "$MINUTES" "$name" "$1" 0.003 "${@:2}" ;;
+    paper | separate) train_for "$MINUTES" "$name" lyanna 0.005 --form $1 $seed ;;
+    paper-1-3-5) train_phases "$name" 0.005 "--form paper $seed" "lyanna --steps-ahead 1" "lyanna --steps-ahead 3" "lyanna --steps-ahead 5" ;;
+    separate-1-3-5) train_phases "$name" 0.005 "$seed" "eagle --recipe eagle" "lyanna --form separate --steps-ahead 3" \
+      "lyanna --form separate --steps-ahead 5" ;;
+    eagle | hass) train_for "$MINUTES" "$name" eagle 0.005 --recipe $1 $seed ;;
+    eagle-hass) train_phases "$name" 0.005 "$seed" "eagle --recipe eagle" "eagle --recipe hass" ;;
+    hydra) train_for "$MINUTES" "$name" hydra 0.003 --lm-head target $seed ;;
+    hydra-own) train_for "$MINUTES" "$name" hydra 0.003 $seed ;;
+    space) train_for "$MINUTES" "$name" space 0.005 --batch 4 $seed ;;
+    *) train_for "$MINUTES" "$name" "$1" 0.003 $seed ;;
   esac
 }
 
