@@ -1,5 +1,5 @@
-/* raw_automaton.h - the automaton of a grammar while it has empty moves (automaton_build.c, steps 1 and 2). All memory is
- * the Work's; what is too large or wrong ends the work with an error (work_fail). */
+/* raw_automaton.h - the automaton of a grammar while it has empty moves (automaton_build.c, steps 1 and 2). All memory
+ * is the Work's; what is too large or wrong ends the work with an error (work_fail). */
 #ifndef RAW_AUTOMATON_H
 #define RAW_AUTOMATON_H
 

@@ -1,5 +1,5 @@
-/* raw_automaton_search.c - step 2 of automaton_build.c: what can be reached. Two searches go backwards from the ends of the
- * rules, and each visits each edge once. */
+/* raw_automaton_search.c - step 2 of automaton_build.c: what can be reached. Two searches go backwards from the ends of
+ * the rules, and each visits each edge once. */
 #include "grammar/raw_automaton.h"
 
 /* A search backwards from the ends of all rules. A call is passed once its rule is known to reach its own end. */
