@@ -1,7 +1,8 @@
 /* parser_expressions.c - expressions of a template, by recursive descent.
  *
- * They have Jinja's order of precedence, from the weakest to the strongest: conditions, or, and, not, comparisons, + and
- * -, ~, * / // %, **, signs, and then what follows a primary expression: attributes, items, calls, filters and tests. */
+ * They have Jinja's order of precedence, from the weakest to the strongest: conditions, or, and, not, comparisons, +
+ * and -, ~, * / // %, **, signs, and then what follows a primary expression: attributes, items, calls, filters and
+ * tests. */
 #include "text/template/parser.h"
 
 /* Appends a node to a list, and returns where the next one is to be appended. */
