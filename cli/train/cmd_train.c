@@ -2,39 +2,18 @@
  *
  * Errors that can be detected at the start, such as outputs that cannot be written or a checkpoint of another run, are
  * reported before the data is read. */
-#include "base/hash.h"
 #include "base/os.h"
 #include "cli/cli.h"
 #include "cli/command.h"
 #include "cli/plot.h"
 #include "cli/signals.h"
-#include "train/methods.h"
-#include "train/loop.h"
-#include "train/records.h"
-#include "train/drafter_trainer.h"
+#include "cli/train/training.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-enum { SIGNATURE_BYTES = 1024, PATH_BYTES = 4096 };
-
-typedef struct Training {
-    const TrainMethod *method;
-    TrainArgs args;
-    char command[PATH_BYTES], run_signature[SIGNATURE_BYTES], checkpoint[PATH_BYTES], log[PATH_BYTES];
-    Gguf *source;
-    Traffic traffic;              /* with --from-traffic */
-    DrafterTraffic traffic_state; /* is written into the drafter's file */
-    Dataset data;
-    Trainer *trainer;
-    Ranks *ranks; /* NULL: one process */
-    LoopResult result;
-} Training;
 
 static Training training; /* the options of the methods point to its args */
 
@@ -46,155 +25,6 @@ static volatile sig_atomic_t stop_requested;
 static void catch_signals(void) {
     signals_request_stop(SIGINT, &stop_requested);
     signals_request_stop(SIGTERM, &stop_requested);
-}
-
-/* ---- --from-traffic: the new lines of a file of records --------------------------------------------------------
- *
- * A file of records only grows, so the lines that an earlier training has read are its first n lines. The drafter's
- * file stores n and a hash of these lines. If the file still begins with them, the lines after them are new. If not,
- * because it was deleted, rotated or edited, all lines are new. So there is no state besides the two files, and either
- * of them can be deleted safely.
- *
- * An incomplete last line is left for the next training, because another process may be writing it. */
-
-/* Returns the state that the drafter's file stores; empty if the file cannot be read or is not a drafter. */
-static DrafterTraffic remembered(const char *drafter, const char *method, uint64_t target) {
-    Gguf *g;
-    DrafterTraffic t = {0};
-    if (access(drafter, F_OK) != 0 || gguf_open(&g, drafter, NULL)) return t;
-    drafter_file_get_traffic(g, method, target, &t);
-    gguf_close(g);
-    return t;
-}
-
-/* Counts and hashes the complete lines. *n_known: how many of them `known` describes; 0 if the file does not begin with
- * them. */
-static int scan(const char *path, const DrafterTraffic *known, DrafterTraffic *out, int64_t *n_known, fr_error *err) {
-    LineReader *r;
-    const char *line;
-    size_t n;
-    *out = (DrafterTraffic){0};
-    *n_known = 0;
-    int got = line_reader_open(&r, path, false, LINE_MAX_BYTES, err);
-    if (got) return got;
-    while ((got = line_reader_next(r, &line, &n, err)) == 1 && line_reader_is_complete(r)) {
-        out->n_lines++;
-        out->hash = hash64(line, n, out->hash);
-        if (out->n_lines == known->n_lines && out->hash == known->hash) *n_known = (int64_t)out->n_lines;
-    }
-    line_reader_close(r);
-    return got < 0 ? got : FR_OK;
-}
-
-/* Finds out which lines of a->traffic a training of that method for `target` reads. With a->init, these are the lines
- * added since that file was trained. Otherwise, they are all lines, and the new ones are those added since a->output
- * was written. *state is to be stored in the drafter's file. */
-static int traffic_open(Traffic *out, DrafterTraffic *state, const TrainArgs *a, const char *method, const Gguf *target,
-                        fr_error *err) {
-    Model *model;
-    *out = (Traffic){.path = a->traffic};
-    int status = model_open(&model, target, err);
-    if (status) return status;
-    out->target = drafter_target_fingerprint(model);
-    model_close(model);
-    status = gguf_check(target, err); /* because the fingerprint has read the weights */
-    DrafterTraffic known = remembered(a->init ? a->init : a->output, method, out->target);
-    if (!status) status = scan(a->traffic, &known, state, &out->new_line, err);
-    if (a->init) out->first_line = out->new_line;
-    out->end_line = (int64_t)state->n_lines;
-    return status;
-}
-
-static int64_t n_right(const TrainSums *s) {
-    int64_t n = 0;
-    for (int i = 0; i < s->n_heads; i++) n += s->right[i];
-    return n;
-}
-
-/* Refuses a drafter that predicts held-out records worse than before the training. */
-static int traffic_check_gain(const TrainSums *before, const TrainSums *after, const char *output, fr_error *err) {
-    if (n_right(after) >= n_right(before)) return FR_OK;
-    return error_set(err, FR_ERR_UNSUPPORTED,
-                     "%s is not written: on the held-out records the drafter was right in %lld predictions before the "
-                     "training and in %lld after it; wait for more records, or pass a lower --lr",
-                     output, (long long)n_right(before), (long long)n_right(after));
-}
-
-/* ---- the figure of a run ------------------------------------------------------------------------------------- */
-
-enum { MAX_POINTS = 100 };
-
-typedef struct Curve {
-    double *x, *y;
-    int n, capacity;
-} Curve;
-
-static bool add(Curve *c, double x, double y) {
-    if (c->n == c->capacity) {
-        int wanted = c->capacity ? 2 * c->capacity : 256;
-        double *xs = realloc(c->x, (size_t)wanted * sizeof *xs);
-        if (xs) c->x = xs;
-        double *ys = realloc(c->y, (size_t)wanted * sizeof *ys);
-        if (ys) c->y = ys;
-        if (!xs || !ys) return false;
-        c->capacity = wanted;
-    }
-    c->x[c->n] = x;
-    c->y[c->n++] = y;
-    return true;
-}
-
-static int read_log(const char *path, Curve *train, Curve *valid, fr_error *err) {
-    LineReader *r;
-    const char *line;
-    size_t n;
-    int got = line_reader_open(&r, path, false, LINE_MAX_BYTES, err);
-    if (got) return got;
-    while ((got = line_reader_next(r, &line, &n, err)) == 1) {
-        json_t *object = json_loadb(line, n, 0, NULL);
-        double step = json_number_value(json_object_get(object, "step"));
-        json_t *loss = json_object_get(object, "loss"), *valid_loss = json_object_get(object, "valid_loss");
-        bool fits = (!json_is_number(loss) || add(train, step, json_number_value(loss))) &&
-                    (!json_is_number(valid_loss) || add(valid, step, json_number_value(valid_loss)));
-        json_decref(object);
-        if (!fits) {
-            got = error_memory(err, "a figure", 1);
-            break;
-        }
-    }
-    line_reader_close(r);
-    return got;
-}
-
-/* Replaces the curve by its means over at most MAX_POINTS stretches, in place. */
-static void smooth(Curve *c) {
-    int n = c->n < MAX_POINTS ? c->n : MAX_POINTS;
-    for (int i = 0; i < n; i++) {
-        int from = (int)((int64_t)c->n * i / n), to = (int)((int64_t)c->n * (i + 1) / n);
-        double x = 0, y = 0;
-        for (int k = from; k < to; k++) x += c->x[k] / (to - from), y += c->y[k] / (to - from);
-        c->x[i] = x; /* i <= from: the overwritten values have been read */
-        c->y[i] = y;
-    }
-    c->n = n;
-}
-
-/* Draws the losses in a log over the training steps: the training loss smoothed, the validation loss as it is. */
-static int train_plot(const char *log, const char *path, fr_error *err) {
-    Curve train = {0}, valid = {0};
-    int status = read_log(log, &train, &valid, err);
-    smooth(&train);
-    const PlotSeries series[] = {{.name = "training", .n = train.n, .x = train.x, .y = train.y},
-                                 {.name = "held out", .n = valid.n, .x = valid.x, .y = valid.y}};
-    const Plot plot = {.kind = PLOT_LINES,
-                       .title = "Loss (nats per token)",
-                       .x_label = "training step",
-                       .series = series,
-                       .n_series = 2,
-                       .x_from_zero = true};
-    if (!status) status = plot_write_svg(&plot, path, err);
-    free(train.x), free(train.y), free(valid.x), free(valid.y);
-    return status;
 }
 
 /* ---- before anything is read -------------------------------------------------------------------- */
@@ -306,116 +136,6 @@ static int plan_steps(Training *t, fr_error *err) {
     return FR_OK;
 }
 
-static void print_plan(const Training *t) {
-    const Dataset *d = &t->data;
-    const LoopOptions *o = &t->args.loop;
-    int64_t n_params = 0;
-    for (int32_t i = 0; i < t->trainer->class->n_params(t->trainer); i++)
-        n_params += t->trainer->class->param(t->trainer, i)->n;
-    printf("%lld document%s, %lld of them held out; %lld token%s to learn, in %lld sequence%s of %d\n",
-           (long long)d->n_documents, cli_plural(d->n_documents), (long long)d->n_valid_documents,
-           (long long)d->train.n_counted, cli_plural(d->train.n_counted), (long long)d->train.n, cli_plural(d->train.n),
-           d->train.length);
-    if (d->wrote_plain)
-        puts("the vocabulary's file has no chat format that forerun knows, so messages are written as USER: "
-             "...\\nASSISTANT: ...");
-    if (d->n_lossy)
-        printf("warning: the answers of %lld document%s were generated under a lossy rule (distill-data --lossy): they "
-               "do not follow the target's distribution, and neither will a drafter that is trained on them\n",
-               (long long)d->n_lossy, cli_plural(d->n_lossy));
-    if (d->n_other_target || d->n_broken)
-        printf("left out: %lld record%s of other models, %lld broken line%s\n", (long long)d->n_other_target,
-               cli_plural(d->n_other_target), (long long)d->n_broken, cli_plural(d->n_broken));
-    int n_sequences = o->n_sequences * o->n_accumulate;
-    printf("%.2f million parameters; %lld step%s of %d sequence%s; products in %s", (double)n_params / 1e6,
-           (long long)o->schedule.n_steps, cli_plural(o->schedule.n_steps), n_sequences, cli_plural(n_sequences),
-           gemm_description());
-    if (t->ranks) printf("; %d processes", train_ranks_size(t->ranks));
-    putchar('\n');
-    fflush(stdout);
-}
-
-static void print_sums(const char *what, const TrainSums *s) {
-    if (s->n == 0) return;
-    printf(", %s %.4f (right", what, train_sums_loss(s));
-    for (int i = 0; i < s->n_heads; i++)
-        printf(" %.1f %%", s->of[i] ? 100 * (double)s->right[i] / (double)s->of[i] : 0.0);
-    putchar(')');
-}
-
-/* Joins words with spaces, as many as fit. */
-static void join(char *out, size_t n, char *const *words, int n_words) {
-    size_t at = 0;
-    *out = '\0';
-    for (int i = 0; i < n_words && at < n; i++)
-        at += (size_t)snprintf(out + at, n - at, "%s%s", i ? " " : "", words[i]);
-}
-
-/* Returns how many words an option takes that changes no byte of the result: 0 if the word is another one. */
-static int n_words_without_effect(const char *word) {
-    static const char *const flags[] = {"--resume", "--force"}, *const numbers[] = {"--threads", "--ranks"};
-    for (int i = 0; i < 2; i++) {
-        size_t n = strlen(numbers[i]);
-        if (strcmp(word, flags[i]) == 0) return 1;
-        if (strncmp(word, numbers[i], n) == 0 && (word[n] == '=' || !word[n])) return word[n] ? 1 : 2;
-    }
-    if (strncmp(word, "-t", 2) == 0) return word[2] ? 1 : 2;
-    return 0;
-}
-
-/* Joins the command line without such options, so that a resumed run, one that replaces a file, and one with another
- * number of threads or processes write the same bytes. */
-static void join_command(char *out, size_t n, char *const *argv, int argc) {
-    char *words[256] = {(char *)(uintptr_t) "forerun train"};
-    int n_words = 1;
-    for (int i = 0; i < argc && n_words < (int)(sizeof words / sizeof *words);) {
-        int n_left_out = n_words_without_effect(argv[i]);
-        if (n_left_out) i += n_left_out;
-        else words[n_words++] = argv[i++];
-    }
-    join(out, n, words, n_words);
-}
-
-static int finish(Training *t, fr_error *err) {
-    const LoopResult *r = &t->result;
-    char names[PATH_BYTES];
-    float accuracy[TRAIN_MAX_STEPS * TRAIN_RANKS];
-    bool has_accuracy = drafter_trainer_accuracy(&r->valid, accuracy);
-    if (t->args.traffic) snprintf(names, sizeof names, "%s", t->args.traffic);
-    else join(names, sizeof names, t->args.data.files, t->args.data.n_files);
-    const DrafterTraining record = {.command = t->command,
-                                    .data = names,
-                                    .precision = gemm_precision_name(t->args.precision),
-                                    .n_steps = (uint64_t)r->n_steps,
-                                    .seed = t->args.loop.seed,
-                                    .traffic = t->traffic_state,
-                                    .n_tokens = (uint64_t)r->n_steps * (uint64_t)t->args.loop.n_sequences *
-                                                (uint64_t)t->args.loop.n_accumulate * (uint64_t)t->data.train.length,
-                                    .loss = train_sums_loss(&r->valid),
-                                    .accuracy = has_accuracy ? accuracy : NULL,
-                                    .n_heads = r->valid.n_heads,
-                                    .n_ranks = TRAIN_RANKS};
-    int status = t->args.traffic ? traffic_check_gain(&r->valid_before, &r->valid, t->args.output, err) : FR_OK;
-    if (!status) status = t->trainer->class->write(t->trainer, t->args.output, &record, err);
-    if (status) return status;
-    int64_t n_steps = r->n_steps - r->n_steps_before;
-    printf("%s: %lld step%s in %.1f s, %.0f tokens/s", t->args.output, (long long)n_steps, cli_plural(n_steps),
-           r->seconds, r->tokens_per_s);
-    if (r->n_steps_before) printf(", after %lld of earlier runs", (long long)r->n_steps_before);
-    print_sums("loss of the last step", &r->train);
-    print_sums("of held-out texts", &r->valid);
-    putchar('\n');
-    if (t->method->needs_model && !train_is_automatic)
-        printf("does it pay?  forerun bench -m %s QUESTIONS.jsonl --draft %s:file=%s\n"
-               "use it:       forerun chat -m %s --draft %s:file=%s\n",
-               t->args.model, t->method->name, t->args.output, t->args.model, t->method->name, t->args.output);
-    char previous[PATH_BYTES + 16];
-    snprintf(previous, sizeof previous, "%s.previous", t->checkpoint);
-    unlink(t->checkpoint); /* not needed once the file is written */
-    unlink(previous);
-    return t->args.plot ? train_plot(t->log, t->args.plot, err) : FR_OK;
-}
-
 /* ---- ranks --------------------------------------------------------------------------------------- */
 
 /* Checks the number of processes; FR_RANKS_MPI: those that mpirun has started. */
@@ -494,7 +214,7 @@ static int train(Training *t, fr_error *err) {
     int status = open_all(t, err);
     if (status) return status;
     if (train_ranks_rank(t->ranks) > 0) return loop_follow(t->trainer, &t->data, &t->args.loop, err);
-    print_plan(t);
+    train_print_plan(t);
     catch_signals();
     fr_error why;
     status = loop_run(t->trainer, &t->data, &t->args.loop, &t->result, &why);
@@ -505,13 +225,13 @@ static int train(Training *t, fr_error *err) {
         *err = why;
         return status;
     }
-    return finish(t, err);
+    return train_finish(t, err);
 }
 
 static int run_method(int argc, char **argv) {
     Training *t = &training;
     t->method = train_method_find(argv[0]);
-    join_command(t->command, sizeof t->command, argv, argc);
+    train_join_command(t->command, sizeof t->command, argv, argc);
     t->args.data.packs = !t->args.separate;
     if (t->args.is_idle) os_run_when_idle();
     fr_error err;
