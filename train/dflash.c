@@ -2,15 +2,17 @@
  *
  * A new drafter has the target's width, heads and rope base, and predicts from its first slot on. With --init it has
  * the shape of the file, which may be one that others have published, if it uses the target's embedding and LM head and
- * its layers have no window.
+ * its layers have no window. The parts of DFlash 2, convolutions and a selector, can be added to such a file.
  *
  * The file is laid out as llama.cpp's converter writes DFlash, with the target's vocabulary. */
 #include "base/hash.h"
 #include "base/math_functions.h"
+#include "draft/feedback.h"
 #include "draft/learned/learned_files.h"
 #include "train/methods.h"
 
 #include <stdio.h>
+#include <string.h>
 
 enum { NOT_GIVEN = -1 };
 
@@ -19,8 +21,11 @@ typedef struct DflashSettings {
     StreamSettings streams;
     int32_t n_layer, block, n_ff; /* 0: not given */
     int32_t n_anchors;
-    int32_t mask;      /* or NOT_GIVEN */
-    double slot_decay; /* 0: not given */
+    int32_t mask;                        /* or NOT_GIVEN */
+    double slot_decay;                   /* 0: not given */
+    int32_t conv_taps, conv_group;       /* 0: not given */
+    int32_t selector_rank, selector_top; /* 0: not given */
+    double selector_weight;
 } DflashSettings;
 
 static DflashSettings settings = {.mask = NOT_GIVEN};
@@ -50,6 +55,28 @@ static const Option option_table[] = {
      .metavar = "ID",
      .default_help = "that of --init; else the last of the vocabulary",
      .help = "token whose embedding the slots after the first one read"},
+    {.key = "conv-taps",
+     OPT_INT(DflashSettings, conv_taps, 2, DFLASH_MAX_BLOCK),
+     .default_help = "those of --init; else no convolutions",
+     .help = "DFlash 2: convolutions around attention and feed-forward, in which a slot reads itself and the slots "
+             "before it, N in all (2 in published files)"},
+    {.key = "conv-group",
+     OPT_INT(DflashSettings, conv_group, 1, 1 << 16),
+     .default_help = "that of --init; else 16",
+     .help = "channels that have a kernel of the convolutions in common; a divisor of the width"},
+    {.key = "selector-rank",
+     OPT_INT(DflashSettings, selector_rank, 1, DFLASH_MAX_SELECTOR_RANK),
+     .default_help = "that of --init; else no selector",
+     .help = "DFlash 2: a selector, which scores the best tokens of a position by the token before them, with vectors "
+             "of N numbers (256 in published files)"},
+    {.key = "selector-top",
+     OPT_INT(DflashSettings, selector_top, 2, TOP_K_MAX),
+     .default_help = "that of --init; else 16",
+     .help = "number of these tokens"},
+    {.key = "selector-loss-weight",
+     OPT_REAL(DflashSettings, selector_weight, 0, 1e6),
+     .default_value = "1",
+     .help = "weight of the selector's loss relative to that of the logits"},
     {.key = "anchors",
      OPT_INT(DflashSettings, n_anchors, 1, 1 << 20),
      .default_value = "32",
@@ -69,6 +96,35 @@ static void set_block(int32_t block, bool from_anchor) {
     net.loss.n_steps = from_anchor ? block : block - 1;
     net.loss.step_weights = step_weights;
     for (int32_t i = 0; i < TRAIN_MAX_STEPS; i++) step_weights[i] = math_exp(-i / decay);
+}
+
+/* Refuses options of parts that the drafter does not have, and shapes that do not fit. */
+static int check_parts(fr_error *err) {
+    const char *needed = settings.conv_group && !net.conv_taps         ? "--conv-group: pass --conv-taps as well"
+                         : settings.selector_top && !net.selector_rank ? "--selector-top: pass --selector-rank as well"
+                                                                       : NULL;
+    if (needed) return error_set(err, FR_ERR_ARGUMENT, "%s, or leave it out", needed);
+    if (net.conv_taps && net.C % net.conv_group)
+        return error_set(err, FR_ERR_ARGUMENT, "--conv-group=%d: groups must divide the width of %d evenly",
+                         net.conv_group, net.C);
+    if (net.conv_taps > net.block)
+        return error_set(err, FR_ERR_ARGUMENT, "--conv-taps=%d: a block has only %d slots", net.conv_taps, net.block);
+    return FR_OK;
+}
+
+/* Gives the network the parts of DFlash 2 that the file of --init has, or else those that the options add. */
+static int set_parts(fr_error *err) {
+    net.adds_conv = keys.conv_taps == 0;
+    net.adds_selector = keys.selector_top == 0;
+    net.conv_taps = net.adds_conv ? settings.conv_taps : keys.conv_taps;
+    net.conv_group = !net.adds_conv ? keys.conv_group : settings.conv_group ? settings.conv_group : 16;
+    if (net.adds_selector) {
+        net.selector_rank = settings.selector_rank;
+        net.selector_top = settings.selector_top ? settings.selector_top : 16;
+    }
+    if (net.selector_top > net.V) net.selector_top = net.V;
+    net.selector_weight = settings.selector_weight;
+    return check_parts(err);
 }
 
 static void set_layers(const Hparams *h, int32_t n_layer, int32_t n_ff) {
@@ -100,7 +156,7 @@ static int plan_new(const FrozenTarget *target, fr_error *err) {
     net.mask = settings.mask == NOT_GIVEN ? net.V - 1 : settings.mask;
     net.has_head_norms = true;
     net.qk_start_anew = h->rope.style != ROPE_HALVES;
-    return FR_OK;
+    return set_parts(err);
 }
 
 /* ---- a drafter that goes on from a file ---- */
@@ -111,8 +167,7 @@ static int check_form(const DrafterFile *f, const Hparams *h, fr_error *err) {
     if (keys.window > 0) what = "layers with a window";
     if (h->rope.scaling != ROPE_SCALING_NONE) what = "a scaled rope";
     if (h->n_embd != net.C) what = "another width than its target";
-    if (keys.conv_taps > 0) what = "convolutions";
-    if (keys.selector_top > 0) what = "a selector";
+    if (keys.conv_taps > keys.block) what = "convolutions that are longer than a block";
     if (keys.block > DFLASH_MAX_BLOCK) what = "more than 16 slots in a block";
     if (!what) return FR_OK;
     return error_set(err, FR_ERR_UNSUPPORTED, "%s: has %s, which forerun train dflash does not support",
@@ -125,7 +180,25 @@ static const char *find_difference(void) {
     if (settings.n_layer && settings.n_layer != net.n_layer) return "depth";
     if (settings.block && settings.block != net.block) return "block";
     if (settings.n_ff && settings.n_ff != net.n_ff) return "ff";
+    if (settings.conv_taps && settings.conv_taps != net.conv_taps) return "conv-taps";
+    if (settings.conv_group && settings.conv_group != net.conv_group) return "conv-group";
+    if (settings.selector_rank && settings.selector_rank != net.selector_rank) return "selector-rank";
+    if (settings.selector_top && settings.selector_top != net.selector_top) return "selector-top";
     return settings.mask == NOT_GIVEN || settings.mask == net.mask ? NULL : "mask-token";
+}
+
+/* The rank of a selector is that of its tensors. */
+static int read_selector(const DrafterFile *f, fr_error *err) {
+    const GgufTensor *t = gguf_find_tensor(f->gguf, DFLASH_SELECTOR_BEFORE);
+    if ((t != NULL) != (keys.selector_top > 0))
+        return error_set(err, FR_ERR_FORMAT, "%s: has only one of tensor %s and key %s", gguf_path(f->gguf),
+                         DFLASH_SELECTOR_BEFORE, DFLASH DFLASH_KEY_SELECTOR_TOP);
+    if (t && (t->dims[0] < 1 || t->dims[0] > DFLASH_MAX_SELECTOR_RANK))
+        return error_set(err, FR_ERR_FORMAT, "%s: tensor %s has a rank of %lld, but must have one from 1 to %d",
+                         gguf_path(f->gguf), DFLASH_SELECTOR_BEFORE, (long long)t->dims[0], DFLASH_MAX_SELECTOR_RANK);
+    net.selector_rank = t ? (int32_t)t->dims[0] : 0;
+    net.selector_top = keys.selector_top;
+    return FR_OK;
 }
 
 static int plan_init(const TrainArgs *a, const FrozenTarget *target, fr_error *err) {
@@ -143,6 +216,10 @@ static int plan_init(const TrainArgs *a, const FrozenTarget *target, fr_error *e
         net.mask = keys.mask;
         net.is_causal = keys.is_causal;
         net.has_head_norms = drafter_file_has(&f, q_norm);
+        status = read_selector(&f, err);
+        if (!status) status = set_parts(err);
+    }
+    if (!status) {
         status = init_file_check(&f, &dflash_net_class, &net, err);
     }
     drafter_file_close(&f);
@@ -151,6 +228,17 @@ static int plan_init(const TrainArgs *a, const FrozenTarget *target, fr_error *e
     return error_set(err, FR_ERR_MISMATCH,
                      "%s: cannot be continued with these options: its --%s is another; leave that option out", a->init,
                      other);
+}
+
+/* Appends the parts of DFlash 2 to the words of LoopOptions.method. */
+static void add_parts(char *signature, size_t n_signature) {
+    size_t n = strlen(signature);
+    if (net.conv_taps)
+        snprintf(signature + n, n_signature - n, " conv-taps=%d conv-group=%d", net.conv_taps, net.conv_group);
+    n = strlen(signature);
+    if (net.selector_rank)
+        snprintf(signature + n, n_signature - n, " selector-rank=%d selector-top=%d selector-loss-weight=%.17g",
+                 net.selector_rank, net.selector_top, net.selector_weight);
 }
 
 static int open_dflash(Trainer **out, const TrainArgs *a, const Gguf *source, char *signature, size_t n_signature,
@@ -181,6 +269,7 @@ static int open_dflash(Trainer **out, const TrainArgs *a, const Gguf *source, ch
              net.block, net.n_ff, net.mask, net.n_anchors,
              settings.slot_decay > 0 ? settings.slot_decay : net.block / 2.0,
              (unsigned long long)hash64(keys.streams.layers, (size_t)keys.streams.n * sizeof *keys.streams.layers, 0));
+    add_parts(signature, n_signature);
     return train_drafter_open(out, &target, &dflash_net_class, &net, &drafter, a, signature, n_signature, err);
 }
 
@@ -194,7 +283,8 @@ const TrainMethod train_dflash = {
     .notes =
         "Best trained on the target's own answers (forerun distill-data). --init also takes a published drafter, as a "
         "GGUF file of llama.cpp or after forerun import-drafter dflash, if it has neither windows nor a vocabulary, an "
-        "LM head or a Markov head of its own. The file is in llama.cpp's layout.",
+        "LM head or a Markov head of its own. --conv-taps and --selector-rank make the parts of DFlash 2, also for a "
+        "drafter of --init that has none: they change nothing at first. The file is in llama.cpp's layout.",
     .examples = "  forerun train dflash -m target.gguf --data answers.jsonl -o dflash.gguf\n"
                 "  forerun run -m target.gguf -p \"Once upon a time\" --draft dflash:file=dflash.gguf\n",
     .sets = (const OptionSet[]){{train_drafter_options, &settings.drafter},

@@ -22,6 +22,9 @@
  * Rows. Row i N + a is slot i of anchor a of N. The keys of a slot of all anchors are then one array, as
  * unroll_attention_forward takes the own keys of its rows.
  *
+ * DFlash 2 adds a convolution over the slots around both parts of each layer (dflash_conv.c) and a selector among the
+ * best tokens of a position, with a loss of its own (dflash_selector.c).
+ *
  * Initial values: fc passes the last stream through, each layer is the target's last one, and the norm before W is the
  * target's. Wo and Wdown are not zeros, as they are in other methods: the slots have nothing but a token's embedding
  * without the layers, and its norm would predict one token with confidence.
@@ -30,113 +33,38 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "draft/learned/learned_files.h"
-#include "train/nets.h"
+#include "train/dflash_net.h"
 
 #include <stdio.h>
 #include <string.h>
-
-/* The tensors around the layers, then those of each layer. */
-enum { FC, CONTEXT_NORM, OUTPUT_NORM, N_AROUND };
-enum { ATTN_NORM, ATTN_Q, ATTN_K, ATTN_V, ATTN_OUTPUT, FFN_NORM, FFN_GATE, FFN_UP, FFN_DOWN, Q_NORM, K_NORM, OF_LAYER };
-
-/* Heads of some rows: before their norm, after it, and rotated. */
-typedef struct DflashHeads {
-    real *raw, *rms; /* [rows][heads][head_dim], [rows][heads] */
-    real *rotated;   /* as raw */
-} DflashHeads;
-
-/* The activations of a layer; R rows of slots, n_ctx rows of context. */
-typedef struct DflashLayer {
-    DflashHeads q, k, context_k;
-    real *v, *context_v;              /* [R][K], [n_ctx][K] */
-    real *x, *attn_normed, *attn_rms; /* [R][C] the input, [R][C], [R] */
-    real *probs[DFLASH_MAX_BLOCK];    /* of each slot, as in UnrollAttention */
-    real *attended, *x_mid;           /* [R][Q], [R][C] */
-    real *ffn_normed, *ffn_rms;       /* [R][C], [R] */
-    real *gate, *up, *hidden;         /* [R][F] */
-} DflashLayer;
-
-typedef struct DflashActs {
-    HeadLoss loss;
-    Arena arena;
-    int32_t n_ctx, n_anchors;              /* of the sequence */
-    int32_t *anchors;                      /* [n_anchors] ascending */
-    real *cos_sin, *angles;                /* [T + B][n_rot] by position, [R][n_rot] */
-    real *fused, *fused_rms, *g;           /* [n_ctx][C], [n_ctx], [n_ctx][C] */
-    DflashLayer *layers;                   /* [n_layer] */
-    real *x, *x_rms, *out;                 /* [R][C] the last layer's output, [R], [R][C] after the final norm */
-    real *delta;                           /* [R][C] */
-    real *dout, *dx, *dnormed;             /* [R][C] */
-    real *dq, *dk, *dv, *dattended, *draw; /* [R][Q], [R][K] twice, [R][Q] twice */
-    real *dcontext_k, *dcontext_v;         /* [n_ctx][K] */
-    real *dgate, *dup, *dhidden;           /* [R][F] */
-    real *dg, *dfused, *dscores;           /* [n_ctx][C] twice, [UNROLL_BLOCK][n_ctx + B] */
-    real *rows, *drows;                    /* [HEAD_LOSS_ROWS][C] inputs of the LM head */
-} DflashActs;
-
-static int64_t q_dim(const DflashNet *n) { return (int64_t)n->n_head * n->head_dim; }
-static int64_t kv_dim(const DflashNet *n) { return (int64_t)n->n_head_kv * n->head_dim; }
-static int64_t streams_width(const DflashNet *n) { return (int64_t)n->n_streams * n->C; }
-static int32_t n_of_layer(const DflashNet *n) { return n->has_head_norms ? OF_LAYER : Q_NORM; }
 
 /* Returns the slot that predicts at a step. */
 static int32_t slot_of_step(const DflashNet *n, int32_t step) { return n->from_anchor ? step - 1 : step; }
 
 /* ---- tensors ------------------------------------------------------------------------------------ */
 
+/* Returns the number of the first tensor of the selector. */
+static int32_t first_of_selector(const DflashNet *n) { return N_AROUND + n->n_layer * dflash_n_of_layer(n); }
+
 static int32_t n_tensors(const void *net) {
     const DflashNet *n = net;
-    return N_AROUND + n->n_layer * n_of_layer(n);
+    return first_of_selector(n) + (n->selector_rank ? SELECTOR_TENSORS : 0);
 }
 
 static NetTensor tensor_around(const DflashNet *n, int32_t i) {
     NetTensor t = {.n = n->C, .start = NET_ONES};
     static const char *const names[] = {DFLASH_FC, DFLASH_CONTEXT_NORM, DFLASH_OUTPUT_NORM};
-    if (i == FC) t.n_rows = n->C, t.n = streams_width(n), t.start = NET_FUSE, t.std = 0.02;
-    if (i == OUTPUT_NORM) t.start = NET_COPY, t.suffix = DFLASH_OUTPUT_NORM;
+    if (i == AROUND_FC) t.n_rows = n->C, t.n = (int64_t)n->n_streams * n->C, t.start = NET_FUSE, t.std = 0.02;
+    if (i == AROUND_OUTPUT_NORM) t.start = NET_COPY, t.suffix = DFLASH_OUTPUT_NORM;
     snprintf(t.name, sizeof t.name, "%s", names[i]);
-    return t;
-}
-
-static NetTensor tensor_of_layer(const DflashNet *n, int32_t layer, int32_t i) {
-    int64_t C = n->C, F = n->n_ff, Q = q_dim(n), K = kv_dim(n), D = n->head_dim;
-    const NetStart qk = n->qk_start_anew ? NET_NORMAL : NET_LAYER;
-    const struct {
-        const char *name, *suffix;
-        int64_t n_rows, n;
-        NetStart start;
-        double std;
-    } all[OF_LAYER] = {
-        [ATTN_NORM] = {DFLASH_ATTN_NORM, LAYER_ATTN_NORM, 0, C, NET_LAYER, 0},
-        [ATTN_Q] = {DFLASH_ATTN_Q, LAYER_ATTN_Q, Q, C, qk, 0.02},
-        [ATTN_K] = {DFLASH_ATTN_K, LAYER_ATTN_K, K, C, qk, 0.02},
-        [ATTN_V] = {DFLASH_ATTN_V, LAYER_ATTN_V, K, C, NET_LAYER, 0.02},
-        [ATTN_OUTPUT] = {DFLASH_ATTN_OUTPUT, LAYER_ATTN_OUTPUT, C, Q, NET_LAYER, 0.02},
-        [FFN_NORM] = {DFLASH_FFN_NORM, LAYER_FFN_NORM, 0, C, NET_LAYER, 0},
-        [FFN_GATE] = {DFLASH_FFN_GATE, LAYER_FFN_GATE, F, C, NET_LAYER, 0.02},
-        [FFN_UP] = {DFLASH_FFN_UP, LAYER_FFN_UP, F, C, NET_LAYER, 0.02},
-        [FFN_DOWN] = {DFLASH_FFN_DOWN, LAYER_FFN_DOWN, C, F, NET_LAYER, 0.02},
-        [Q_NORM] = {DFLASH_Q_NORM, DFLASH_Q_NORM ".weight", 0, D, NET_LAYER, 0},
-        [K_NORM] = {DFLASH_K_NORM, DFLASH_K_NORM ".weight", 0, D, NET_LAYER, 0},
-    };
-    NetTensor t = {.n_rows = all[i].n_rows,
-                   .n = all[i].n,
-                   .start = all[i].start,
-                   .std = all[i].std,
-                   .suffix = all[i].suffix};
-    snprintf(t.name, sizeof t.name, DFLASH_LAYER, layer, all[i].name);
     return t;
 }
 
 static NetTensor tensor(const void *net, int32_t i) {
     const DflashNet *n = net;
     if (i < N_AROUND) return tensor_around(n, i);
-    return tensor_of_layer(n, (i - N_AROUND) / n_of_layer(n), (i - N_AROUND) % n_of_layer(n));
-}
-
-/* The tensors of a layer; NULL stays NULL. */
-static real *const *of_layer(const DflashNet *n, real *const *w, int32_t layer) {
-    return w + N_AROUND + layer * n_of_layer(n);
+    if (i >= first_of_selector(n)) return dflash_selector_tensor(n, i - first_of_selector(n));
+    return dflash_tensor_of_layer(n, (i - N_AROUND) / dflash_n_of_layer(n), (i - N_AROUND) % dflash_n_of_layer(n));
 }
 
 /* ---- the file ----------------------------------------------------------------------------------- */
@@ -160,6 +88,14 @@ static void set_keys(const void *net, GgufWriter *w) {
                    {DFLASH_VOCABULARY_MASK, n->mask}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         gguf_set_u32(w, numbers[i].key, (uint32_t)numbers[i].value);
+    if (n->conv_taps) {
+        gguf_set_u32(w, DFLASH DFLASH_KEY_CONV_TAPS, (uint32_t)n->conv_taps);
+        gguf_set_u32(w, DFLASH DFLASH_KEY_CONV_GROUP, (uint32_t)n->conv_group);
+    }
+    if (n->selector_rank) {
+        gguf_set_u32(w, DFLASH DFLASH_KEY_SELECTOR_RANK, (uint32_t)n->selector_rank);
+        gguf_set_u32(w, DFLASH DFLASH_KEY_SELECTOR_TOP, (uint32_t)n->selector_top);
+    }
     gguf_set_f32(w, DFLASH "rope.freq_base", (float)n->rope->params.base);
     gguf_set_f32(w, DFLASH "attention.layer_norm_rms_epsilon", n->rms_eps);
     gguf_set_i32s(w, DFLASH DFLASH_KEY_LAYERS, n->layers, n->n_streams);
@@ -173,93 +109,21 @@ static void acts_close(void *acts) {
     DflashActs *a = acts;
     if (!a) return;
     head_loss_close(&a->loss);
+    dflash_selector_close(&a->selector);
     arena_free(&a->arena);
     mem_free(a);
-}
-
-static const char acts_name[] = "a block's activations; choose fewer --anchors or a smaller --length";
-
-static int open_layer(DflashActs *a, DflashLayer *l, const DflashNet *n, int64_t T, int64_t N, fr_error *err) {
-    int64_t R = N * n->block, C = n->C, F = n->n_ff, Q = q_dim(n), K = kv_dim(n);
-    const ArenaItem items[] = {
-        ARENA_ITEM(&l->q.raw, R * Q),
-        ARENA_ITEM(&l->q.rms, R * n->n_head),
-        ARENA_ITEM(&l->q.rotated, R * Q),
-        ARENA_ITEM(&l->k.raw, R * K),
-        ARENA_ITEM(&l->k.rms, R * n->n_head_kv),
-        ARENA_ITEM(&l->k.rotated, R * K),
-        ARENA_ITEM(&l->context_k.raw, T * K),
-        ARENA_ITEM(&l->context_k.rms, T * n->n_head_kv),
-        ARENA_ITEM(&l->context_k.rotated, T * K),
-        ARENA_ITEM(&l->v, R * K),
-        ARENA_ITEM(&l->context_v, T * K),
-        ARENA_ITEM(&l->x, R * C),
-        ARENA_ITEM(&l->attn_normed, R * C),
-        ARENA_ITEM(&l->attn_rms, R),
-        ARENA_ITEM(&l->attended, R * Q),
-        ARENA_ITEM(&l->x_mid, R * C),
-        ARENA_ITEM(&l->ffn_normed, R * C),
-        ARENA_ITEM(&l->ffn_rms, R),
-        ARENA_ITEM(&l->gate, R * F),
-        ARENA_ITEM(&l->up, R * F),
-        ARENA_ITEM(&l->hidden, R * F),
-    };
-    int status = arena_take(&a->arena, items, ARENA_COUNT(items), acts_name, err);
-    for (int32_t i = 0; i < n->block && !status; i++) {
-        const ArenaItem probs[] = {ARENA_ITEM(&l->probs[i], n->n_head * N * (T + n->block))};
-        status = arena_take(&a->arena, probs, 1, acts_name, err);
-    }
-    return status;
-}
-
-static int open_arrays(DflashActs *a, const DflashNet *n, int64_t T, fr_error *err) {
-    int64_t N = n->n_anchors < T ? n->n_anchors : T, B = n->block, R = N * B;
-    int64_t C = n->C, F = n->n_ff, Q = q_dim(n), K = kv_dim(n), n_rot = n->rope->params.n_rot;
-    const ArenaItem items[] = {
-        ARENA_ITEM(&a->anchors, N),
-        ARENA_ITEM(&a->cos_sin, (T + B) * n_rot),
-        ARENA_ITEM(&a->angles, R * n_rot),
-        ARENA_ITEM(&a->fused, T * C),
-        ARENA_ITEM(&a->fused_rms, T),
-        ARENA_ITEM(&a->g, T * C),
-        ARENA_ITEM(&a->layers, n->n_layer),
-        ARENA_ITEM(&a->x, R * C),
-        ARENA_ITEM(&a->x_rms, R),
-        ARENA_ITEM(&a->out, R * C),
-        ARENA_ITEM(&a->delta, R * C),
-        ARENA_ITEM(&a->dout, R * C),
-        ARENA_ITEM(&a->dx, R * C),
-        ARENA_ITEM(&a->dnormed, R * C),
-        ARENA_ITEM(&a->dq, R * Q),
-        ARENA_ITEM(&a->dk, R * K),
-        ARENA_ITEM(&a->dv, R * K),
-        ARENA_ITEM(&a->dattended, R * Q),
-        ARENA_ITEM(&a->draw, (R > T ? R : T) * Q),
-        ARENA_ITEM(&a->dcontext_k, T * K),
-        ARENA_ITEM(&a->dcontext_v, T * K),
-        ARENA_ITEM(&a->dgate, R * F),
-        ARENA_ITEM(&a->dup, R * F),
-        ARENA_ITEM(&a->dhidden, R * F),
-        ARENA_ITEM(&a->dg, T * C),
-        ARENA_ITEM(&a->dfused, T * C),
-        ARENA_ITEM(&a->dscores, UNROLL_BLOCK * (T + B)),
-        ARENA_ITEM(&a->rows, HEAD_LOSS_ROWS * C),
-        ARENA_ITEM(&a->drows, HEAD_LOSS_ROWS * C),
-    };
-    int status = arena_take(&a->arena, items, ARENA_COUNT(items), acts_name, err);
-    for (int32_t i = 0; i < n->n_layer && !status; i++) status = open_layer(a, &a->layers[i], n, T, N, err);
-    return status ? status : rope_table_fill(a->cos_sin, n->rope, (int32_t)(T + B), err);
 }
 
 static void *acts_open(const void *net, int32_t max_length, fr_error *err) {
     const DflashNet *n = net;
     DflashActs *a = mem_calloc(1, sizeof *a);
     if (!a) {
-        error_memory(err, acts_name, sizeof *a);
+        error_memory(err, "a block's activations", sizeof *a);
         return NULL;
     }
     int status = head_loss_open(&a->loss, &n->loss, n->C, n->V, err);
-    if (!status) status = open_arrays(a, n, max_length, err);
+    if (!status) status = dflash_selector_open(&a->selector, n, err);
+    if (!status) status = dflash_layers_open(a, n, max_length, err);
     if (!status) return a;
     acts_close(a);
     return NULL;
@@ -290,102 +154,6 @@ static int32_t choose_anchors(const DflashNet *n, DflashActs *a, const TrainSequ
     return n_candidates;
 }
 
-/* ---- forward ------------------------------------------------------------------------------------ */
-
-static void zero(real *x, int64_t n) { memset(x, 0, (size_t)n * sizeof *x); }
-
-/* out = a + b, all [n] */
-static void add_to(real *out, const real *a, const real *b, int64_t n) {
-    for (int64_t i = 0; i < n; i++) out[i] = a[i] + b[i];
-}
-
-static int64_t n_slots(const DflashNet *n, const DflashActs *a) { return (int64_t)a->n_anchors * n->block; }
-
-/* How the slots of one place in their blocks attend. Arrays of slots begin at the first row of each place. */
-static UnrollAttention attention_of(const DflashNet *n, const DflashActs *a, const DflashLayer *l, int32_t slot,
-                                    real **own_k, real **own_v) {
-    for (int32_t i = 0; i < n->block; i++) {
-        own_k[i] = l->k.rotated + i * a->n_anchors * kv_dim(n);
-        own_v[i] = l->v + i * a->n_anchors * kv_dim(n);
-    }
-    return (UnrollAttention){.n_rows = a->n_anchors,
-                             .n_keys = a->n_ctx,
-                             .n_own = n->is_causal ? slot + 1 : n->block,
-                             .n_head = n->n_head,
-                             .n_head_kv = n->n_head_kv,
-                             .head_dim = n->head_dim,
-                             .last = a->anchors,
-                             .k = l->context_k.rotated,
-                             .v = l->context_v,
-                             .own_k = own_k,
-                             .own_v = own_v};
-}
-
-/* Makes heads of some rows from their inputs. norm: NULL if heads have none. */
-static void make_heads(const DflashNet *n, DflashHeads *h, const real *in, const real *w, const real *norm,
-                       const real *angles, int64_t n_rows, int64_t n_heads) {
-    int64_t D = n->head_dim;
-    linear_forward(h->raw, in, w, NULL, n_rows, n->C, n_heads * D);
-    if (norm) rmsnorm_forward(h->rotated, h->rms, h->raw, norm, n_rows * n_heads, D, (real)n->rms_eps);
-    else memcpy(h->rotated, h->raw, (size_t)(n_rows * n_heads * D) * sizeof(real));
-    rope_forward(ROPE_HALVES, h->rotated, angles, n_rows, n_heads, D, n->rope->params.n_rot);
-}
-
-static void attention_block(const DflashNet *n, real *const *w, DflashActs *a, DflashLayer *l) {
-    int64_t R = n_slots(n, a), C = n->C;
-    const real *q_norm = n->has_head_norms ? w[Q_NORM] : NULL, *k_norm = n->has_head_norms ? w[K_NORM] : NULL;
-    real *own_k[DFLASH_MAX_BLOCK], *own_v[DFLASH_MAX_BLOCK];
-    rmsnorm_forward(l->attn_normed, l->attn_rms, l->x, w[ATTN_NORM], R, C, (real)n->rms_eps);
-    make_heads(n, &l->q, l->attn_normed, w[ATTN_Q], q_norm, a->angles, R, n->n_head);
-    make_heads(n, &l->k, l->attn_normed, w[ATTN_K], k_norm, a->angles, R, n->n_head_kv);
-    make_heads(n, &l->context_k, a->g, w[ATTN_K], k_norm, a->cos_sin, a->n_ctx, n->n_head_kv);
-    linear_forward(l->v, l->attn_normed, w[ATTN_V], NULL, R, C, kv_dim(n));
-    linear_forward(l->context_v, a->g, w[ATTN_V], NULL, a->n_ctx, C, kv_dim(n));
-    for (int32_t i = 0; i < n->block; i++) {
-        UnrollAttention attention = attention_of(n, a, l, i, own_k, own_v);
-        int64_t at = i * a->n_anchors * q_dim(n);
-        unroll_attention_forward(l->attended + at, l->probs[i], l->q.rotated + at, &attention);
-    }
-    linear_forward(a->delta, l->attended, w[ATTN_OUTPUT], NULL, R, q_dim(n), C);
-    add_to(l->x_mid, l->x, a->delta, R * C);
-}
-
-static void feed_forward_block(const DflashNet *n, real *const *w, DflashActs *a, DflashLayer *l, real *out) {
-    int64_t R = n_slots(n, a), C = n->C, F = n->n_ff;
-    rmsnorm_forward(l->ffn_normed, l->ffn_rms, l->x_mid, w[FFN_NORM], R, C, (real)n->rms_eps);
-    linear_forward(l->gate, l->ffn_normed, w[FFN_GATE], NULL, R, C, F);
-    linear_forward(l->up, l->ffn_normed, w[FFN_UP], NULL, R, C, F);
-    swiglu_forward(l->hidden, l->gate, l->up, R * F);
-    linear_forward(a->delta, l->hidden, w[FFN_DOWN], NULL, R, F, C);
-    add_to(out, l->x_mid, a->delta, R * C);
-}
-
-/* Sets the inputs of the slots and the angles of their positions. */
-static void begin_blocks(const DflashNet *n, DflashActs *a, const TrainSequence *seq) {
-    int64_t C = n->C, n_rot = n->rope->params.n_rot;
-    for (int32_t slot = 0, row = 0; slot < n->block; slot++)
-        for (int32_t i = 0; i < a->n_anchors; i++, row++) {
-            int32_t pending = a->anchors[i] + 1;
-            const real *from = seq->embd + (slot ? n->mask : seq->tokens[pending]) * C;
-            for (int64_t k = 0; k < C; k++) a->layers[0].x[row * C + k] = (real)n->embedding_scale * from[k];
-            memcpy(a->angles + row * n_rot, a->cos_sin + (pending + slot) * n_rot, (size_t)n_rot * sizeof(real));
-        }
-}
-
-static void forward(const DflashNet *n, real *const *w, DflashActs *a, const TrainSequence *seq) {
-    real eps = (real)n->rms_eps;
-    a->n_ctx = a->anchors[a->n_anchors - 1] + 1;
-    linear_forward(a->fused, seq->streams, w[FC], NULL, a->n_ctx, streams_width(n), n->C);
-    rmsnorm_forward(a->g, a->fused_rms, a->fused, w[CONTEXT_NORM], a->n_ctx, n->C, eps);
-    begin_blocks(n, a, seq);
-    for (int32_t i = 0; i < n->n_layer; i++) {
-        real *const *layer = of_layer(n, w, i), *out = i + 1 < n->n_layer ? a->layers[i + 1].x : a->x;
-        attention_block(n, layer, a, &a->layers[i]);
-        feed_forward_block(n, layer, a, &a->layers[i], out);
-    }
-    rmsnorm_forward(a->out, a->x_rms, a->x, w[OUTPUT_NORM], n_slots(n, a), n->C, eps);
-}
-
 /* ---- the loss ----------------------------------------------------------------------------------- */
 
 /* Collects the next predictions of a step, from anchor *from on. at[i] is the row of the slot that predicts at
@@ -402,20 +170,34 @@ static int32_t next_predictions(const DflashNet *n, const DflashActs *a, const T
     return n_found;
 }
 
-/* Computes the loss of all predictions of a step, and with wants_gradient a->dout. */
-static void learn_predictions(const DflashNet *n, DflashActs *a, const TrainSequence *seq, int32_t step,
-                              bool wants_gradient, double weight, TrainSums *sums) {
+/* Computes the loss of the current positions of a->loss, whose slots are a->rows. dx: their gradient; NULL: none. */
+static void learn_rows(const DflashNet *n, real *const *w, real *const *dw, DflashActs *a, const TrainSequence *seq,
+                       int32_t step, real *dx, double weight, TrainSums *sums) {
+    HeadLoss *h = &a->loss;
+    if (n->selector_rank == 0) {
+        head_loss_rows(h, seq, step, a->rows, n->C, seq->head, NULL, dx, NULL, NULL, weight, sums);
+        return;
+    }
+    real *const *selector = w + first_of_selector(n), *const *dselector = dw ? dw + first_of_selector(n) : NULL;
+    head_loss_logits(h, step, a->rows, n->C, seq->head, NULL, sums);
+    dflash_selector_forward(&a->selector, n, selector, h, seq, step, a->rows, sums);
+    head_loss_tokens(h, seq, step, dx != NULL, weight, sums);
+    dflash_selector_learn(&a->selector, n, selector, dselector, h, seq, step, a->rows, dx, weight, sums);
+    if (dx) head_loss_back(h, step, a->rows, n->C, seq->head, dx, NULL, NULL);
+}
+
+/* Computes the loss of all predictions of a step, and unless dw is NULL a->dout. */
+static void learn_predictions(const DflashNet *n, real *const *w, real *const *dw, DflashActs *a,
+                              const TrainSequence *seq, int32_t step, double weight, TrainSums *sums) {
     int32_t positions[HEAD_LOSS_ROWS];
     int64_t at[HEAD_LOSS_ROWS];
     size_t row_bytes = (size_t)n->C * sizeof(real);
     for (int32_t from = 0, count; (count = next_predictions(n, a, seq, step, &from, positions, at)) > 0;) {
         head_loss_at(&a->loss, seq, positions, count);
         for (int32_t i = 0; i < count; i++) memcpy(a->rows + i * n->C, a->out + at[i] * n->C, row_bytes);
-        zero(a->drows, (int64_t)count * n->C);
-        head_loss_rows(&a->loss, seq, step, a->rows, n->C, seq->head, NULL, wants_gradient ? a->drows : NULL, NULL,
-                       NULL, weight, sums);
-        for (int32_t i = 0; wants_gradient && i < count; i++)
-            memcpy(a->dout + at[i] * n->C, a->drows + i * n->C, row_bytes);
+        memset(a->drows, 0, (size_t)count * row_bytes);
+        learn_rows(n, w, dw, a, seq, step, dw ? a->drows : NULL, weight, sums);
+        for (int32_t i = 0; dw && i < count; i++) memcpy(a->dout + at[i] * n->C, a->drows + i * n->C, row_bytes);
     }
 }
 
@@ -431,82 +213,6 @@ static void add_sums(const TrainSums *drawn, double ratio, const TrainSequence *
     }
 }
 
-/* ---- backward ----------------------------------------------------------------------------------- */
-
-/* Turns a->dx, the derivative with respect to the layer's output, into that with respect to x_mid. */
-static void feed_forward_back(const DflashNet *n, real *const *w, real *const *dw, DflashActs *a,
-                              const DflashLayer *l) {
-    int64_t R = n_slots(n, a), C = n->C, F = n->n_ff;
-    zero(a->dhidden, R * F), zero(a->dgate, R * F), zero(a->dup, R * F), zero(a->dnormed, R * C);
-    linear_backward(a->dhidden, dw[FFN_DOWN], NULL, a->dx, l->hidden, w[FFN_DOWN], R, F, C);
-    swiglu_backward(a->dgate, a->dup, a->dhidden, l->gate, l->up, R * F);
-    linear_backward(a->dnormed, dw[FFN_GATE], NULL, a->dgate, l->ffn_normed, w[FFN_GATE], R, C, F);
-    linear_backward(a->dnormed, dw[FFN_UP], NULL, a->dup, l->ffn_normed, w[FFN_UP], R, C, F);
-    rmsnorm_backward(a->dx, dw[FFN_NORM], a->dnormed, l->x_mid, w[FFN_NORM], l->ffn_rms, R, C);
-}
-
-/* From the derivative d with respect to rotated heads, which is overwritten: adds to din, dw and dnorm. */
-static void heads_back(const DflashNet *n, DflashActs *a, const DflashHeads *h, real *d, real *din, real *dw,
-                       real *dnorm, const real *in, const real *w, const real *norm, const real *angles, int64_t n_rows,
-                       int64_t n_heads) {
-    int64_t D = n->head_dim;
-    rope_backward(ROPE_HALVES, d, angles, n_rows, n_heads, D, n->rope->params.n_rot);
-    if (norm) {
-        zero(a->draw, n_rows * n_heads * D);
-        rmsnorm_backward(a->draw, dnorm, d, h->raw, norm, h->rms, n_rows * n_heads, D);
-        d = a->draw;
-    }
-    linear_backward(din, dw, NULL, d, in, w, n_rows, n->C, n_heads * D);
-}
-
-/* Computes the derivatives of the rotated heads and of the values from a->dattended. */
-static void blocks_attend_back(const DflashNet *n, DflashActs *a, const DflashLayer *l) {
-    real *own_k[DFLASH_MAX_BLOCK], *own_v[DFLASH_MAX_BLOCK], *own_dk[DFLASH_MAX_BLOCK], *own_dv[DFLASH_MAX_BLOCK];
-    int64_t R = n_slots(n, a), K = kv_dim(n), N = a->n_anchors;
-    zero(a->dq, R * q_dim(n)), zero(a->dk, R * K), zero(a->dv, R * K);
-    zero(a->dcontext_k, a->n_ctx * K), zero(a->dcontext_v, a->n_ctx * K);
-    for (int32_t i = 0; i < n->block; i++) own_dk[i] = a->dk + i * N * K, own_dv[i] = a->dv + i * N * K;
-    for (int32_t i = 0; i < n->block; i++) {
-        UnrollAttention attention = attention_of(n, a, l, i, own_k, own_v);
-        int64_t at = i * N * q_dim(n);
-        unroll_attention_backward(a->dq + at, a->dcontext_k, a->dcontext_v, own_dk, own_dv, a->dattended + at,
-                                  l->probs[i], l->q.rotated + at, a->dscores, &attention);
-    }
-}
-
-/* Turns a->dx further, into the derivative with respect to the layer's input, and adds to a->dg. */
-static void attention_back(const DflashNet *n, real *const *w, real *const *dw, DflashActs *a, const DflashLayer *l) {
-    int64_t R = n_slots(n, a), C = n->C;
-    bool has = n->has_head_norms;
-    const real *q_norm = has ? w[Q_NORM] : NULL, *k_norm = has ? w[K_NORM] : NULL;
-    real *dq_norm = has ? dw[Q_NORM] : NULL, *dk_norm = has ? dw[K_NORM] : NULL;
-    zero(a->dattended, R * q_dim(n)), zero(a->dnormed, R * C);
-    linear_backward(a->dattended, dw[ATTN_OUTPUT], NULL, a->dx, l->attended, w[ATTN_OUTPUT], R, q_dim(n), C);
-    blocks_attend_back(n, a, l);
-    heads_back(n, a, &l->q, a->dq, a->dnormed, dw[ATTN_Q], dq_norm, l->attn_normed, w[ATTN_Q], q_norm, a->angles, R,
-               n->n_head);
-    heads_back(n, a, &l->k, a->dk, a->dnormed, dw[ATTN_K], dk_norm, l->attn_normed, w[ATTN_K], k_norm, a->angles, R,
-               n->n_head_kv);
-    heads_back(n, a, &l->context_k, a->dcontext_k, a->dg, dw[ATTN_K], dk_norm, a->g, w[ATTN_K], k_norm, a->cos_sin,
-               a->n_ctx, n->n_head_kv);
-    linear_backward(a->dnormed, dw[ATTN_V], NULL, a->dv, l->attn_normed, w[ATTN_V], R, C, kv_dim(n));
-    linear_backward(a->dg, dw[ATTN_V], NULL, a->dcontext_v, a->g, w[ATTN_V], a->n_ctx, C, kv_dim(n));
-    rmsnorm_backward(a->dx, dw[ATTN_NORM], a->dnormed, l->x, w[ATTN_NORM], l->attn_rms, R, C);
-}
-
-/* The embeddings of the slots and the streams of the target are frozen. */
-static void backward(const DflashNet *n, real *const *w, real *const *dw, DflashActs *a, const TrainSequence *seq) {
-    int64_t R = n_slots(n, a), C = n->C;
-    zero(a->dx, R * C), zero(a->dg, a->n_ctx * C), zero(a->dfused, a->n_ctx * C);
-    rmsnorm_backward(a->dx, dw[OUTPUT_NORM], a->dout, a->x, w[OUTPUT_NORM], a->x_rms, R, C);
-    for (int32_t i = n->n_layer - 1; i >= 0; i--) {
-        feed_forward_back(n, of_layer(n, w, i), of_layer(n, dw, i), a, &a->layers[i]);
-        attention_back(n, of_layer(n, w, i), of_layer(n, dw, i), a, &a->layers[i]);
-    }
-    rmsnorm_backward(a->dfused, dw[CONTEXT_NORM], a->dg, a->fused, w[CONTEXT_NORM], a->fused_rms, a->n_ctx, C);
-    linear_backward(NULL, dw[FC], NULL, a->dfused, seq->streams, w[FC], a->n_ctx, streams_width(n), C);
-}
-
 static void learn(const void *net, real *const *w, real *const *dw, void *acts, const TrainSequence *seq, double weight,
                   TrainSums *sums) {
     const DflashNet *n = net;
@@ -515,12 +221,12 @@ static void learn(const void *net, real *const *w, real *const *dw, void *acts, 
     int32_t n_candidates = choose_anchors(n, a, seq);
     if (n_candidates == 0) return;
     double ratio = (double)n_candidates / a->n_anchors;
-    forward(n, w, a, seq);
-    if (dw) zero(a->dout, n_slots(n, a) * n->C);
+    dflash_layers_forward(n, w, a, seq);
+    if (dw) memset(a->dout, 0, (size_t)(a->n_anchors * n->block * n->C) * sizeof *a->dout);
     for (int32_t step = 1; step <= n->loss.n_steps; step++)
-        learn_predictions(n, a, seq, step, dw != NULL, ratio * weight, &drawn);
+        learn_predictions(n, w, dw, a, seq, step, ratio * weight, &drawn);
     add_sums(&drawn, ratio, seq, sums);
-    if (dw) backward(n, w, dw, a, seq);
+    if (dw) dflash_layers_backward(n, w, dw, a, seq);
 }
 
 const NetClass dflash_net_class = {"dflash", n_tensors, tensor, acts_open, acts_close, learn,

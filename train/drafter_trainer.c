@@ -73,6 +73,8 @@ static void init_values_of(const DrafterTrainer *t, int32_t i) {
     if (is_copy && copy_from_target(t, x, x->n, out)) return;
     if (x->start == NET_ONES || (is_copy && !x->n_rows)) {
         for (int64_t k = 0; k < n; k++) out[k] = 1;
+    } else if (x->start == NET_FIRST_ROWS) {
+        for (int64_t k = 0; k < n; k++) out[k] = k % (n / x->cube[2]) < x->cube[0];
     } else if (x->start == NET_CONSTANT) {
         for (int64_t k = 0; k < n; k++) out[k] = (float)x->std;
     } else if (x->std > 0) {
@@ -190,7 +192,8 @@ static int write_file(const Trainer *trainer, const char *path, const DrafterTra
     for (int32_t i = 0; i < t->n_tensors; i++) {
         const NetTensor *x = &t->tensors[i];
         rows[i] = (FloatRows){x->n_rows ? t->options.type : TYPE_F32, x->n_rows, x->n, t->params[i].value};
-        float_rows_add(w, x->name, &rows[i]);
+        if (x->cube[0]) gguf_add_tensor(w, x->name, TYPE_F32, 3, x->cube, t->params[i].value);
+        else float_rows_add(w, x->name, &rows[i]);
     }
     const char *accuracy = class->accuracy;
     if (accuracy && record && record->accuracy)
@@ -365,6 +368,22 @@ static int check_no_others(const Gguf *g, Trainer *t, const NetClass *class, con
     return FR_OK;
 }
 
+static int read_cube(DrafterFile *f, const NetTensor *x, const char *name, float *out, fr_error *err) {
+    float *cube;
+    int status = drafter_file_cube(f, name, x->cube, &cube, err);
+    if (status) return status;
+    memcpy(out, cube, (size_t)x->n * sizeof *out);
+    mem_free(cube);
+    return FR_OK;
+}
+
+static int read_rows(DrafterFile *f, const NetTensor *x, const char *name, float *out, fr_error *err) {
+    const GgufTensor *from;
+    int status = drafter_file_matrix(f, name, x->n, x->n_rows, &from, err);
+    if (!status) blocks_dequantize(from->type, from->data, net_tensor_count(x), out);
+    return status;
+}
+
 static int read_params(DrafterFile *f, Trainer *t, const NetClass *class, const void *net, const char *method,
                        uint64_t *fingerprint, fr_error *err) {
     bool is_other = strcmp(method, class->method) != 0;
@@ -372,12 +391,10 @@ static int read_params(DrafterFile *f, Trainer *t, const NetClass *class, const 
     for (int32_t i = 0; i < t->class->n_params(t); i++) {
         NetTensor x = class->tensor(net, i);
         Param *p = t->class->param(t, i);
-        const GgufTensor *from;
         FileName name = name_in_file(class, method, x.name);
         if ((x.is_addition || is_other) && !drafter_file_has(f, name.text)) continue;
-        int status = drafter_file_matrix(f, name.text, x.n, x.n_rows, &from, err);
+        int status = (x.cube[0] ? read_cube : read_rows)(f, &x, name.text, p->value, err);
         if (status) return status;
-        blocks_dequantize(from->type, from->data, p->n, p->value);
         *fingerprint = hash64(p->value, (size_t)p->n * sizeof *p->value, *fingerprint);
     }
     return FR_OK;
@@ -407,7 +424,11 @@ int init_file_check(DrafterFile *f, const NetClass *class, const void *net, fr_e
     int status = FR_OK;
     for (int32_t i = 0; i < class->n_tensors(net) && !status; i++) {
         const NetTensor t = class->tensor(net, i);
-        status = drafter_file_matrix(f, t.name, t.n, t.n_rows, &ignored, err);
+        float *cube = NULL;
+        if (t.is_addition && !drafter_file_has(f, t.name)) continue;
+        status = t.cube[0] ? drafter_file_cube(f, t.name, t.cube, &cube, err)
+                           : drafter_file_matrix(f, t.name, t.n, t.n_rows, &ignored, err);
+        mem_free(cube);
     }
     return status;
 }

@@ -117,16 +117,21 @@ static real find_margin(const real *logits, int64_t n) {
     return -(real)math_log(others > least ? others : least);
 }
 
-static void count_correct(HeadLoss *h, int32_t step, int32_t n, int32_t skipped, TrainSums *sums) {
-    for (int32_t i = 0; i < n; i++) {
-        int32_t best = h->best[i + skipped];
-        int64_t rank = best < 0 ? h->D : rank_of(h->logits + i * h->D, h->D, best);
-        sums->right[step - 1] += rank == 0;
-        h->is_right[i + skipped] = rank == 0;
-        if (h->options.has_margins) h->margin[i + skipped] = find_margin(h->logits + i * h->D, h->D);
-        if (best >= 0 && rank < TRAIN_RANKS) sums->at_rank[step - 1][rank]++;
+void head_loss_count(HeadLoss *h, int32_t step, int32_t i, int64_t rank, TrainSums *sums) {
+    sums->of[step - 1]++;
+    sums->right[step - 1] += rank == 0;
+    if (rank < TRAIN_RANKS) sums->at_rank[step - 1][rank]++;
+    h->is_right[i] = rank == 0;
+}
+
+static void count_correct(HeadLoss *h, int32_t step, TrainSums *sums) {
+    int32_t skipped = head_loss_skipped(h, step);
+    for (int32_t i = skipped; i < h->n; i++) {
+        const real *logits = h->logits + (i - skipped) * h->D;
+        int64_t rank = h->best[i] < 0 ? TRAIN_RANKS : rank_of(logits, h->D, h->best[i]);
+        head_loss_count(h, step, i, rank, sums);
+        if (h->options.has_margins) h->margin[i] = find_margin(logits, h->D);
     }
-    sums->of[step - 1] += n;
 }
 
 double head_loss_share(const HeadLoss *h, int32_t step) { return weight_of(&h->options, step) / h->sum_of_weights; }
@@ -148,11 +153,10 @@ static int32_t label_of(const HeadLoss *h, const TrainSequence *seq, int32_t i) 
     return h->options.own_of ? h->options.own_of[token] : token;
 }
 
-/* Replaces the logits by probabilities, and writes dlogits. */
-static void token_loss(HeadLoss *h, const TrainSequence *seq, int32_t step, int32_t skipped, bool wants_gradient,
-                       double weight, TrainSums *sums) {
+void head_loss_tokens(HeadLoss *h, const TrainSequence *seq, int32_t step, bool wants_gradient, double weight,
+                      TrainSums *sums) {
     const HeadLossOptions *o = &h->options;
-    int32_t n = h->n - skipped, next[HEAD_LOSS_ROWS] = {0};
+    int32_t skipped = head_loss_skipped(h, step), n = h->n - skipped, next[HEAD_LOSS_ROWS] = {0};
     const real *dist = h->dist + skipped * h->D;
     for (int32_t i = 0; i < n; i++)
         if (label_of(h, seq, i + skipped) >= 0) next[i] = label_of(h, seq, i + skipped);
@@ -195,24 +199,33 @@ int32_t head_loss_skipped(const HeadLoss *h, int32_t step) {
     return n;
 }
 
-void head_loss_rows(HeadLoss *h, const TrainSequence *seq, int32_t step, const real *x, int64_t width, const real *w,
-                    const real *info, real *dx, real *dw, real *dinfo, double weight, TrainSums *sums) {
+int32_t head_loss_logits(HeadLoss *h, int32_t step, const real *x, int64_t width, const real *w, const real *info,
+                         TrainSums *sums) {
     int32_t skipped = head_loss_skipped(h, step), n = h->n - skipped;
     if (step == 1) sums->n += h->n;
     if (sums->n_heads < step) sums->n_heads = step;
-    if (n == 0) return;
-    int64_t n_logits = n * h->D;
-    x += skipped * width;
-    if (dx) dx += skipped * width;
-    linear_forward(h->logits, x, w, NULL, n, width, h->D);
-    if (info)
-        for (int64_t i = 0; i < n_logits; i++) h->logits[i] += info[skipped * h->D + i];
-    count_correct(h, step, n, skipped, sums);
-    token_loss(h, seq, step, skipped, dx != NULL, weight, sums);
-    if (has_regression(&h->options, step)) hidden_loss(h, step, skipped, x, dx, weight, sums);
-    if (!dx) return;
-    linear_backward(dx, dw, NULL, h->dlogits, x, w, n, width, h->D);
-    for (int64_t i = 0; dinfo && i < n_logits; i++) dinfo[skipped * h->D + i] += h->dlogits[i];
+    if (n == 0) return 0;
+    linear_forward(h->logits, x + skipped * width, w, NULL, n, width, h->D);
+    for (int64_t i = 0; info && i < n * h->D; i++) h->logits[i] += info[skipped * h->D + i];
+    return n;
+}
+
+void head_loss_back(HeadLoss *h, int32_t step, const real *x, int64_t width, const real *w, real *dx, real *dw,
+                    real *dinfo) {
+    int32_t skipped = head_loss_skipped(h, step), n = h->n - skipped;
+    linear_backward(dx + skipped * width, dw, NULL, h->dlogits, x + skipped * width, w, n, width, h->D);
+    for (int64_t i = 0; dinfo && i < n * h->D; i++) dinfo[skipped * h->D + i] += h->dlogits[i];
+}
+
+void head_loss_rows(HeadLoss *h, const TrainSequence *seq, int32_t step, const real *x, int64_t width, const real *w,
+                    const real *info, real *dx, real *dw, real *dinfo, double weight, TrainSums *sums) {
+    int32_t skipped = head_loss_skipped(h, step);
+    if (head_loss_logits(h, step, x, width, w, info, sums) == 0) return;
+    count_correct(h, step, sums);
+    head_loss_tokens(h, seq, step, dx != NULL, weight, sums);
+    if (has_regression(&h->options, step))
+        hidden_loss(h, step, skipped, x + skipped * width, dx ? dx + skipped * width : NULL, weight, sums);
+    if (dx) head_loss_back(h, step, x, width, w, dx, dw, dinfo);
 }
 
 void head_loss_step(HeadLoss *h, const TrainSequence *seq, int32_t step, const real *x, const real *w, const real *info,

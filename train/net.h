@@ -103,7 +103,8 @@ typedef enum NetStart {
     NET_HEAD, /* an LM head, [V][n], n >= C: the target's output matrix in the last C columns, NET_NORMAL before them; a
                 * head of other rows (NetTensor.tokens) begins with the target's rows for these tokens */
     NET_PAIR, /* [n_rows][n]: NET_LAYER in the last n / 2 columns, NET_NORMAL before them */
-    NET_COPY, /* the target's tensor that is named by `suffix`; ones where it has none, or one of another shape */
+    NET_FIRST_ROWS, /* a cube: ones in the first row of each of its matrices, zeros in the others */
+    NET_COPY,       /* the target's tensor that is named by `suffix`; ones where it has none, or one of another shape */
     NET_LAYER, /* the tensor with that suffix ("attn_q.weight") in the target's last layer; where the layer has none, or
                 * one of another shape, ones for a vector and NET_NORMAL for a matrix */
 } NetStart;
@@ -115,6 +116,7 @@ typedef struct NetTensor {
     double std;            /* 0: zeros */
     const char *suffix;    /* for NET_LAYER, NET_PAIR and NET_COPY */
     const int32_t *tokens; /* for NET_HEAD: [n_rows] the target's tokens; NULL: all. Borrowed */
+    int64_t cube[3];       /* of a vector: its shape in the file, as GGUF's dimensions; 0: none */
     bool is_addition;      /* a file to go on from (--init) may lack it: it then keeps its initial values */
 } NetTensor;
 

@@ -77,6 +77,18 @@ int32_t head_loss_skipped(const HeadLoss *h, int32_t step);
 void head_loss_rows(HeadLoss *h, const TrainSequence *seq, int32_t step, const real *x, int64_t width, const real *w,
                     const real *info, real *dx, real *dw, real *dinfo, double weight, TrainSums *sums);
 
+/* The parts of head_loss_rows, for a network that does more with the logits. head_loss_logits computes h->logits of the
+ * rows that are not skipped, whose number it returns; head_loss_count counts the rank of the target's best token in the
+ * drafter's distribution at current position i; head_loss_tokens computes the loss, replaces the logits by
+ * probabilities and, if it is wanted, sets h->dlogits; head_loss_back passes that on. */
+int32_t head_loss_logits(HeadLoss *h, int32_t step, const real *x, int64_t width, const real *w, const real *info,
+                         TrainSums *sums);
+void head_loss_count(HeadLoss *h, int32_t step, int32_t i, int64_t rank, TrainSums *sums);
+void head_loss_tokens(HeadLoss *h, const TrainSequence *seq, int32_t step, bool wants_gradient, double weight,
+                      TrainSums *sums);
+void head_loss_back(HeadLoss *h, int32_t step, const real *x, int64_t width, const real *w, real *dx, real *dw,
+                    real *dinfo);
+
 /* ---- token info: a bias on the logits that depends only on the last token (token_info_net.c) ----------------- */
 
 typedef struct InfoShape {
@@ -305,12 +317,16 @@ enum { DFLASH_MAX_BLOCK = 16 };
 typedef struct DflashNet {
     int32_t C, V; /* the target's */
     int32_t n_layer, n_ff, n_head, n_head_kv, head_dim, n_streams;
-    int32_t block, mask; /* slots of a block, at most DFLASH_MAX_BLOCK; the token in all but the first */
-    int32_t n_anchors;   /* blocks that learn from a sequence */
-    bool from_anchor;    /* a slot predicts the token after its own place */
-    bool is_causal;      /* a slot does not see later ones */
-    bool has_head_norms; /* queries and keys have norms */
-    bool qk_start_anew;  /* as in UnrollShape */
+    int32_t block, mask;           /* slots of a block, at most DFLASH_MAX_BLOCK; the token in all but the first */
+    int32_t n_anchors;             /* blocks that learn from a sequence */
+    bool from_anchor;              /* a slot predicts the token after its own place */
+    bool is_causal;                /* a slot does not see later ones */
+    bool has_head_norms;           /* queries and keys have norms */
+    bool qk_start_anew;            /* as in UnrollShape */
+    int32_t conv_taps, conv_group; /* of BlockConv around both parts of each layer; taps 0: none */
+    int32_t selector_rank, selector_top; /* of the selector, which has at most V candidates; rank 0: none */
+    double selector_weight;              /* of its loss beside that of the logits */
+    bool adds_conv, adds_selector;       /* a file to go on from has no such parts */
     float rms_eps, embedding_scale;
     const Rope *rope;      /* rotates halves; borrowed */
     HeadLossOptions loss;  /* its n_steps: the predictions of a block; no loss of hidden states */

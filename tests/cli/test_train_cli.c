@@ -173,10 +173,11 @@ static void a_published_file_notes_a_quantised_target(void **state) {
     "train dflash -m " VOCAB " --data " DATA " --valid 0 --length 16 --batch 4 --steps 40 --threads 2 --force -o " OUT \
     " "
 
-/* A resumed run draws the same anchors. */
+/* A resumed run draws the same anchors; with the parts of DFlash 2. */
 static void dflash_resumes_exactly_and_drafts(void **state) {
     (void)state;
-    const char *command = DFLASH "--depth 1 --block 4 --anchors 3 --mask-token 9 --checkpoint-every 4";
+    const char *command = DFLASH "--depth 1 --block 4 --anchors 3 --mask-token 9 --conv-taps 2 --conv-group 8 "
+                                 "--selector-rank 5 --selector-top 6 --checkpoint-every 4";
     cli_expect(command, 0, " tokens/s");
     train_rig_shell("mv " OUT " " DIR "/whole.gguf");
     assert_true(train_rig_run_with_kills(DIR, command, OUT ".checkpoint", "--resume") > 0);
@@ -186,11 +187,14 @@ static void dflash_resumes_exactly_and_drafts(void **state) {
     cli_expect("train dflash -m " VOCAB " --data " DATA " -o " DIR "/other.gguf --steps 1 --block 5 --init " OUT
                " 2>&1",
                1, "cannot be continued with these options: its --block is another");
+    cli_expect("train dflash -m " VOCAB " --data " DATA " -o " DIR "/other.gguf --steps 1 --selector-rank 4 --init " OUT
+               " 2>&1",
+               1, "cannot be continued with these options: its --selector-rank is another");
 }
 
 #define PUBLISHED "tests/fuzz/corpus/drafter_file/" /* files after a byte */
 
-/* A file as others publish it keeps its shape. One with a Markov head is refused. */
+/* A file as others publish it keeps its shape, and can get the parts of DFlash 2. One with a Markov head is refused. */
 static void dflash_goes_on_from_a_published_file(void **state) {
     (void)state;
     const char *const train = "train dflash -m tests/fuzz/target.gguf --data " DATA
@@ -199,6 +203,13 @@ static void dflash_goes_on_from_a_published_file(void **state) {
     train_rig_shell("tail -c +2 " PUBLISHED "dflash > " DIR "/init.gguf");
     cli_expect(train, 0, " tokens/s");
     cli_expect("run -m tests/fuzz/target.gguf -p 'the cat' -n 8 --ctx 16 --draft dflash:file=" OUT, 0, "");
+    char with_parts[512];
+    snprintf(with_parts, sizeof with_parts, "%s --selector-rank 3 --conv-taps 2 --conv-group 4", train);
+    cli_expect(with_parts, 0, " tokens/s");
+    cli_expect("inspect --tensors " OUT, 0, "blk.0.ffn_conv_base");
+    train_rig_shell("tail -c +2 " PUBLISHED "dflash-2 > " DIR "/init.gguf");
+    cli_expect(train, 0, " tokens/s");
+    cli_expect("compare -m tests/fuzz/target.gguf -p 'the cat' -n 8 --ctx 16 --draft dflash:file=" OUT, 0, "");
     train_rig_shell("tail -c +2 " PUBLISHED "dflash-markov > " DIR "/init.gguf");
     cli_expect(train, 1, "holds the tensor markov_w1.weight, which these options do not train");
 }
@@ -409,6 +420,12 @@ static void it_refuses_with_a_reason(void **state) {
         {"train eagle3 -m " VOCAB " --data " DATA " -o " OUT " --layers 1,x", 2, "joined by commas"},
         {"train eagle3 -m " VOCAB " --data " DATA " -o " OUT " --layers 90", 2, "layers, not 90"},
         {"train dflash -m " VOCAB " --data " DATA " -o " OUT " --mask-token 300", 2, "has 300 tokens, counted from 0"},
+        {"train dflash -m " VOCAB " --data " DATA " -o " OUT " --conv-taps 2 --conv-group 7", 2,
+         "groups must divide the width of"},
+        {"train dflash -m " VOCAB " --data " DATA " -o " OUT " --conv-taps 5 --conv-group 4 --block 4", 2,
+         "a block has only 4 slots"},
+        {"train dflash -m " VOCAB " --data " DATA " -o " OUT " --conv-group 4", 2, "pass --conv-taps as well"},
+        {"train dflash -m " VOCAB " --data " DATA " -o " OUT " --selector-top 4", 2, "pass --selector-rank as well"},
         {"train eagle3 -m " VOCAB " --data " DATA " -o " OUT " --hot-tokens 300", 2,
          "--hot-tokens=300 must be less than the 300 tokens"},
         {"train eagle3 -m " VOCAB " --data " DATA " -o " OUT " --hot-tokens 30 --lm-head target", 2, "has no effect"},

@@ -62,6 +62,9 @@
 #include "train/eagle3_net.c"
 #undef NET
 #define NET dflash
+#include "train/dflash_conv.c"
+#include "train/dflash_selector.c"
+#include "train/dflash_layers.c"
 #include "train/dflash_net.c"
 #undef NET
 #undef acts_close

@@ -123,7 +123,8 @@ static const Job table[] = {
     {.name = "train space", .line = "train space " TRAIN "--steps-ahead 2", TRAINED},
     {.name = "train eagle3", .line = "train eagle3 " TRAIN "--ff 32 --hot-tokens 40 --layers 1,0", TRAINED},
     {.name = "train dflash",
-     .line = "train dflash " TRAIN "--ff 32 --depth 1 --block 3 --anchors 4 --layers 1,0",
+     .line = "train dflash " TRAIN "--ff 32 --depth 1 --block 3 --anchors 4 --layers 1,0 --conv-taps 2 --conv-group 8 "
+             "--selector-rank 3",
      TRAINED},
     {.name = "train target",
      .line = "train target --vocab %k/target.gguf --data %k/data.jsonl.zst --layers 1 --width 16 --heads 2 --length 16 "

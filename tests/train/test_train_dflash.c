@@ -17,7 +17,7 @@
 #define TARGET "build/train-dflash-target.gguf"
 #define FILE_PATH "build/train-dflash.gguf"
 
-enum { N_TEXT = 14, BLOCK = 4, LENGTH = 40, N_SEQUENCES = 4, MAX_TENSORS = 32, V = 300, H = 64, MASK = 7 };
+enum { N_TEXT = 14, BLOCK = 4, LENGTH = 40, N_SEQUENCES = 4, MAX_TENSORS = 40, V = 300, H = 64, MASK = 7 };
 
 static Gguf *gguf;
 static FrozenTarget frozen; /* computes the target's hidden states for the tests */
@@ -65,9 +65,15 @@ static int end(void **state) {
 typedef struct Variant {
     int32_t n_layer, n_anchors;
     bool from_anchor, is_causal, has_head_norms;
+    int32_t conv_taps, selector_rank;
 } Variant;
 
-static const Variant variants[] = {{2, 64, true, false, true}, {2, 12, false, false, true}, {1, 64, true, true, false}};
+static const Variant variants[] = {{2, 64, true, false, true, 0, 0},
+                                   {2, 12, false, false, true, 0, 0},
+                                   {1, 64, true, true, false, 0, 0},
+                                   {2, 64, false, false, true, 2, 6},
+                                   {1, 64, true, true, false, 3, 0}};
+enum { WITH_ALL_PARTS = 3 };
 
 static DflashNet net_of(const Variant *v) {
     return (DflashNet){.C = H,
@@ -85,6 +91,11 @@ static DflashNet net_of(const Variant *v) {
                        .is_causal = v->is_causal,
                        .has_head_norms = v->has_head_norms,
                        .qk_start_anew = true,
+                       .conv_taps = v->conv_taps,
+                       .conv_group = 16,
+                       .selector_rank = v->selector_rank,
+                       .selector_top = 7,
+                       .selector_weight = 1,
                        .rms_eps = 1e-5f,
                        .embedding_scale = frozen.model->hparams.embedding_scale,
                        .rope = &rope,
@@ -150,22 +161,24 @@ static double loss_of(const DflashNet *net, const TrainSequence *seq) {
 
 static float hidden[LENGTH * H], streams[LENGTH * 3 * H];
 
-/* log q of a token that is predicted at a step after a text of N_TEXT: minus the loss of that step at its position. No
- * other block predicts there at that step. */
-static double log_q(const DflashNet *net, const int32_t *text, int32_t step, int32_t token) {
+/* log q of a token that is predicted at a step after a text of N_TEXT and a token before it: minus the loss of that
+ * step at its position. No other block predicts there at that step. With a selector it is only the selector's loss. */
+static double log_q(const DflashNet *net, const int32_t *text, int32_t step, int32_t before, int32_t token) {
     int32_t p = N_TEXT - 2 + step, tokens[N_TEXT + BLOCK + 1] = {0};
     uint8_t loss_mask[N_TEXT + BLOCK] = {0};
     double only[BLOCK] = {0};
     const TrainSequence seq = {p + 1, tokens, loss_mask, hidden, frozen.embd, frozen.head, streams, NULL, 0, 0};
     DflashNet one = *net;
     memcpy(tokens, text, N_TEXT * sizeof *tokens);
-    tokens[p + 1] = token;
+    tokens[p] = before, tokens[p + 1] = token;
     loss_mask[p] = 1;
     only[step - 1] = 1;
     one.n_anchors = LENGTH;
     one.loss.hard_labels = true;
     one.loss.step_weights = only;
-    return -loss_of(&one, &seq);
+    double loss = loss_of(&one, &seq);
+    one.selector_weight = 0;
+    return net->selector_rank ? loss_of(&one, &seq) - loss : -loss;
 }
 
 /* Every node of the drafter's tree has the probability that the network gives to its path. */
@@ -184,7 +197,7 @@ static void check_tree(const DflashNet *net) {
     for (int32_t i = 1; i < tree.n; i++) {
         const TreeNode *node = &tree.nodes[i];
         at_depth[node->depth]++;
-        log_p[i] = log_p[node->parent] + log_q(net, tokens, node->depth, node->token);
+        log_p[i] = log_p[node->parent] + log_q(net, tokens, node->depth, tree.nodes[node->parent].token, node->token);
         if (!(fabs(log((double)node->p_accept) - log_p[i]) < 1e-2)) /* the drafter's keys and values are F16 */
             fail_msg("node %d of depth %d: the drafter gives %g, the network %g", i, node->depth,
                      (double)node->p_accept, exp(log_p[i]));
@@ -274,6 +287,64 @@ static void training_goes_on_from_a_file(void **state) {
     }
 }
 
+static void parts_of_dflash_2_are_laid_out_as_published(void **state) {
+    (void)state;
+    const DflashNet net = net_of(&variants[WITH_ALL_PARTS]);
+    Trainer *t = train(&net);
+    Gguf *g = rig_gguf(FILE_PATH);
+    const struct {
+        const char *name;
+        int64_t value;
+    } keys[] = {{"dflash.conv_kernel_size", 2},
+                {"dflash.conv_group_size", 16},
+                {"dflash.selector_rank", 6},
+                {"dflash.selector_top_k", 7}},
+      tensors[] = {{"blk.1.attn_conv_proj.weight", 2 * 2 * H / 16},
+                   {"blk.0.ffn_conv_proj.weight", 2 * 2 * H / 16},
+                   {"selector_predecessor.weight", V},
+                   {"selector_successor.weight", V},
+                   {"selector_hidden.weight", 6}};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        int64_t n = 0;
+        assert_true(gguf_get_i64(g, keys[i].name, &n) && n == keys[i].value);
+    }
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
+        const GgufTensor *x = gguf_find_tensor(g, tensors[i].name);
+        assert_true(x && x->dims[1] == tensors[i].value);
+    }
+    const GgufTensor *base = gguf_find_tensor(g, "blk.1.ffn_conv_base");
+    assert_true(base && base->dims[0] == H && base->dims[1] == 2 && base->dims[2] == 2);
+    gguf_close(g);
+    t->class->close(t);
+}
+
+/* Parts that are added to a drafter change nothing before they are trained. */
+static void added_parts_begin_without_effect(void **state) {
+    (void)state;
+    int32_t tokens[LENGTH + 1];
+    uint8_t loss_mask[LENGTH];
+    const DflashNet before = net_of(&variants[0]);
+    DflashNet after = before;
+    Trainer *t = train(&before);
+    fr_error err;
+    uint64_t fingerprint;
+    rig_tokens(5, V, tokens, LENGTH + 1);
+    memset(loss_mask, 1, sizeof loss_mask);
+    if (frozen_read(&frozen, tokens, LENGTH, hidden, streams, &err)) fail_msg("%s", err.message);
+    const TrainSequence seq = {LENGTH, tokens, loss_mask, hidden, frozen.embd, frozen.head, streams, NULL, 3, 0};
+    double loss = loss_of(&before, &seq);
+    after.conv_taps = 3, after.selector_rank = 5, after.selector_weight = 0;
+    after.adds_conv = after.adds_selector = true;
+    Trainer *next = open_trainer(&after);
+    if (init_file_read(next, &dflash_net_class, &after, frozen.model, FILE_PATH, &fingerprint, &err))
+        fail_msg("%s", err.message);
+    for (int32_t i = 0; i < next->class->n_params(next); i++) weights[i] = next->class->param(next, i)->value;
+    assert_true(next->class->n_params(next) == t->class->n_params(t) + 2 * 4 + 3);
+    if (loss_of(&after, &seq) != loss) fail_msg("the loss was %g and is %g", loss, loss_of(&after, &seq));
+    next->class->close(next);
+    t->class->close(t);
+}
+
 int main(void) {
     if (gemm_open(GEMM_F32, 4, NULL)) return 1;
     const struct CMUnitTest tests[] = {
@@ -281,6 +352,8 @@ int main(void) {
         cmocka_unit_test(anchors_are_drawn_without_bias),
         cmocka_unit_test(the_file_is_laid_out_as_published),
         cmocka_unit_test(training_goes_on_from_a_file),
+        cmocka_unit_test(parts_of_dflash_2_are_laid_out_as_published),
+        cmocka_unit_test(added_parts_begin_without_effect),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }

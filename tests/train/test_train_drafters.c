@@ -50,7 +50,7 @@ static RedrafterNet redrafter;
 static UnrollNet eagles[5], lyannas[15];
 static SpaceNet spaces[3];
 static Eagle3Net eagle3s[5];
-static DflashNet dflashes[3];
+static DflashNet dflashes[6];
 
 static void add_case(const char *what, const NetClass *class, const void *net) {
     cases[n_cases++] = (NetCase){what, class, net, C, V};
@@ -208,6 +208,17 @@ static void add_dflash(DflashNet *net, const char *what, const HeadLossOptions *
     add_case(what, &dflash_net_class, net);
 }
 
+/* With the parts of DFlash 2. */
+static void add_dflash_2(DflashNet *net, const char *what, const HeadLossOptions *loss, bool from_anchor, int32_t taps,
+                         int32_t rank) {
+    add_dflash(net, what, loss, from_anchor);
+    net->conv_taps = taps;
+    net->conv_group = C / 2;
+    net->selector_rank = rank;
+    net->selector_top = 5;
+    net->selector_weight = 0.7;
+}
+
 static int make_cases(void **state) {
     (void)state;
     const RopeParams params = {.style = ROPE_HALVES, .n_rot = 4, .base = 100, .factor = 1};
@@ -260,6 +271,12 @@ static int make_cases(void **state) {
     dflashes[1].n_anchors = 4;
     dflashes[2].is_causal = true, dflashes[2].n_layer = 1, dflashes[2].has_head_norms = false;
     dflashes[2].n_anchors = 1000; /* more than HEAD_LOSS_ROWS predictions of a step */
+    add_dflash_2(&dflashes[3], "dflash, convolutions", &soft_labels, true, 2, 0);
+    add_dflash_2(&dflashes[4], "dflash, convolutions over whole blocks, a selector", &weighted_tokens, false, 4, 4);
+    add_dflash_2(&dflashes[5], "dflash, a selector, no norms of heads, hard labels", &hard_tokens, true, 0, 3);
+    dflashes[3].has_head_norms = dflashes[5].has_head_norms = false;
+    dflashes[4].selector_top = V; /* candidates that come and go would have no derivative */
+    dflashes[5].selector_top = 11;
     eagle3s[0].norms_streams = eagle3s[0].keeps_normed = true;
     eagle3s[1].norms_each = eagle3s[1].continues_normed = true;
     eagle3s[2].has_own_output = false, eagle3s[2].has_fc_bias = true;

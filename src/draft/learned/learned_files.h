@@ -238,11 +238,13 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
  *   markov_gate.weight [r][H + r] and .bias [r]. This name is ours: no GGUF file of others with a gate is known
  *   DFlash 2, optional: blk.<layer>.attn_conv_proj.weight and .ffn_conv_proj.weight [2 taps H / channels][H],
  *   .attn_conv_base and .ffn_conv_base [2][taps][H]; and with the rank r of the selector (logit_corrections.h has
- *   Selector) selector_predecessor.weight [V][r], selector_successor.weight [V][r], selector_hidden.weight [r][H]
+ *   TokenSelector) selector_predecessor.weight [V][r], selector_successor.weight [V][r], selector_hidden.weight [r][H]
  *
  * Older files of the architecture dflash-draft have other names for some of them, and count target_layer_ids from the
  * output of layer 0. */
 #define DFLASH "dflash."
+enum { DFLASH_MAX_SELECTOR_RANK = 4096 };
+
 #define DFLASH_KEY_BLOCK "block_size"
 #define DFLASH_KEY_LAYERS "target_layers"
 #define DFLASH_KEY_MASK "mask_token_id"

@@ -16,17 +16,16 @@
 
 #include <math.h>
 
-enum { MAX_RANK = 4096 };
-
 int token_selector_open(TokenSelector *s, LearnedDrafter *learned, int32_t n_embd, int32_t n_top, fr_error *err) {
     const GgufTensor *t = gguf_find_tensor(learned->file.gguf, DFLASH_SELECTOR_BEFORE);
     if (!t && n_top == 0) return FR_OK;
     if (!t || n_top == 0)
         return error_set(err, FR_ERR_FORMAT, "%s: has only one of tensor %s and key %s", gguf_path(learned->file.gguf),
                          DFLASH_SELECTOR_BEFORE, DFLASH DFLASH_KEY_SELECTOR_TOP);
-    if (t->dims[0] < 1 || t->dims[0] > MAX_RANK)
+    if (t->dims[0] < 1 || t->dims[0] > DFLASH_MAX_SELECTOR_RANK)
         return error_set(err, FR_ERR_FORMAT, "%s: tensor %s has a rank of %lld, but must have one from 1 to %d",
-                         gguf_path(learned->file.gguf), DFLASH_SELECTOR_BEFORE, (long long)t->dims[0], MAX_RANK);
+                         gguf_path(learned->file.gguf), DFLASH_SELECTOR_BEFORE, (long long)t->dims[0],
+                         DFLASH_MAX_SELECTOR_RANK);
     *s = (TokenSelector){.learned = learned, .rank = (int32_t)t->dims[0], .n_top = n_top, .n_embd = n_embd};
     const LearnedBuffer buffers[] = {{&s->state, n_embd}, {&s->gate, s->rank}};
     const ArenaItem items[] = {ARENA_ITEM(&s->vector, s->rank), ARENA_ITEM(&s->candidate, s->rank)};

@@ -1,0 +1,328 @@
+/* dflash_layers.c - the layers of the network of `dflash` (dflash_net.c), forward and backward. Test:
+ * test_train_drafters.c by finite differences in double. */
+#include "draft/learned/learned_files.h"
+#include "train/dflash_net.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { ATTN_NORM, ATTN_Q, ATTN_K, ATTN_V, ATTN_OUTPUT, FFN_NORM, FFN_GATE, FFN_UP, FFN_DOWN, Q_NORM, K_NORM, OF_LAYER };
+
+static int64_t q_dim(const DflashNet *n) { return (int64_t)n->n_head * n->head_dim; }
+static int64_t kv_dim(const DflashNet *n) { return (int64_t)n->n_head_kv * n->head_dim; }
+static int64_t streams_width(const DflashNet *n) { return (int64_t)n->n_streams * n->C; }
+
+/* The tensors of a layer are those of the enumeration, of which the last two may be missing, then those of the
+ * convolutions around attention and around the feed-forward part. */
+static int32_t first_conv(const DflashNet *n) { return n->has_head_norms ? OF_LAYER : Q_NORM; }
+static int32_t ffn_conv(const DflashNet *n) { return first_conv(n) + CONV_TENSORS; }
+int32_t dflash_n_of_layer(const DflashNet *n) { return first_conv(n) + (n->conv_taps ? 2 * CONV_TENSORS : 0); }
+
+/* ---- tensors ------------------------------------------------------------------------------------ */
+
+NetTensor dflash_tensor_of_layer(const DflashNet *n, int32_t layer, int32_t i) {
+    int64_t C = n->C, F = n->n_ff, Q = q_dim(n), K = kv_dim(n), D = n->head_dim;
+    const NetStart qk = n->qk_start_anew ? NET_NORMAL : NET_LAYER;
+    const struct {
+        const char *name, *suffix;
+        int64_t n_rows, n;
+        NetStart start;
+        double std;
+    } all[OF_LAYER] = {
+        [ATTN_NORM] = {DFLASH_ATTN_NORM, LAYER_ATTN_NORM, 0, C, NET_LAYER, 0},
+        [ATTN_Q] = {DFLASH_ATTN_Q, LAYER_ATTN_Q, Q, C, qk, 0.02},
+        [ATTN_K] = {DFLASH_ATTN_K, LAYER_ATTN_K, K, C, qk, 0.02},
+        [ATTN_V] = {DFLASH_ATTN_V, LAYER_ATTN_V, K, C, NET_LAYER, 0.02},
+        [ATTN_OUTPUT] = {DFLASH_ATTN_OUTPUT, LAYER_ATTN_OUTPUT, C, Q, NET_LAYER, 0.02},
+        [FFN_NORM] = {DFLASH_FFN_NORM, LAYER_FFN_NORM, 0, C, NET_LAYER, 0},
+        [FFN_GATE] = {DFLASH_FFN_GATE, LAYER_FFN_GATE, F, C, NET_LAYER, 0.02},
+        [FFN_UP] = {DFLASH_FFN_UP, LAYER_FFN_UP, F, C, NET_LAYER, 0.02},
+        [FFN_DOWN] = {DFLASH_FFN_DOWN, LAYER_FFN_DOWN, C, F, NET_LAYER, 0.02},
+        [Q_NORM] = {DFLASH_Q_NORM, DFLASH_Q_NORM ".weight", 0, D, NET_LAYER, 0},
+        [K_NORM] = {DFLASH_K_NORM, DFLASH_K_NORM ".weight", 0, D, NET_LAYER, 0},
+    };
+    if (i >= ffn_conv(n)) return dflash_conv_tensor(n, layer, "ffn", i - ffn_conv(n));
+    if (i >= first_conv(n)) return dflash_conv_tensor(n, layer, "attn", i - first_conv(n));
+    NetTensor t = {.n_rows = all[i].n_rows,
+                   .n = all[i].n,
+                   .start = all[i].start,
+                   .std = all[i].std,
+                   .suffix = all[i].suffix};
+    snprintf(t.name, sizeof t.name, DFLASH_LAYER, layer, all[i].name);
+    return t;
+}
+
+/* The tensors of a layer; NULL stays NULL. */
+static real *const *of_layer(const DflashNet *n, real *const *w, int32_t layer) {
+    return w + N_AROUND + layer * dflash_n_of_layer(n);
+}
+
+/* ---- activations -------------------------------------------------------------------------------- */
+
+static const char acts_name[] = "a block's activations; choose fewer --anchors or a smaller --length";
+
+static int open_layer(DflashActs *a, DflashLayer *l, const DflashNet *n, int64_t T, int64_t N, fr_error *err) {
+    int64_t R = N * n->block, C = n->C, F = n->n_ff, Q = q_dim(n), K = kv_dim(n);
+    const ArenaItem items[] = {
+        ARENA_ITEM(&l->q.raw, R * Q),
+        ARENA_ITEM(&l->q.rms, R * n->n_head),
+        ARENA_ITEM(&l->q.rotated, R * Q),
+        ARENA_ITEM(&l->k.raw, R * K),
+        ARENA_ITEM(&l->k.rms, R * n->n_head_kv),
+        ARENA_ITEM(&l->k.rotated, R * K),
+        ARENA_ITEM(&l->context_k.raw, T * K),
+        ARENA_ITEM(&l->context_k.rms, T * n->n_head_kv),
+        ARENA_ITEM(&l->context_k.rotated, T * K),
+        ARENA_ITEM(&l->v, R * K),
+        ARENA_ITEM(&l->context_v, T * K),
+        ARENA_ITEM(&l->x, R * C),
+        ARENA_ITEM(&l->attn_normed, R * C),
+        ARENA_ITEM(&l->attn_rms, R),
+        ARENA_ITEM(&l->attended, R * Q),
+        ARENA_ITEM(&l->x_mid, R * C),
+        ARENA_ITEM(&l->ffn_normed, R * C),
+        ARENA_ITEM(&l->ffn_rms, R),
+        ARENA_ITEM(&l->gate, R * F),
+        ARENA_ITEM(&l->up, R * F),
+        ARENA_ITEM(&l->hidden, R * F),
+    };
+    int status = arena_take(&a->arena, items, ARENA_COUNT(items), acts_name, err);
+    for (int32_t i = 0; i < n->block && !status; i++) {
+        const ArenaItem probs[] = {ARENA_ITEM(&l->probs[i], n->n_head * N * (T + n->block))};
+        status = arena_take(&a->arena, probs, 1, acts_name, err);
+    }
+    if (n->conv_taps && !status) status = dflash_conv_open(&l->attn_conv, n, R, &a->arena, acts_name, err);
+    if (n->conv_taps && !status) status = dflash_conv_open(&l->ffn_conv, n, R, &a->arena, acts_name, err);
+    return status;
+}
+
+int dflash_layers_open(DflashActs *a, const DflashNet *n, int64_t T, fr_error *err) {
+    int64_t N = n->n_anchors < T ? n->n_anchors : T, B = n->block, R = N * B;
+    int64_t C = n->C, F = n->n_ff, Q = q_dim(n), K = kv_dim(n), n_rot = n->rope->params.n_rot;
+    const ArenaItem items[] = {
+        ARENA_ITEM(&a->anchors, N),
+        ARENA_ITEM(&a->cos_sin, (T + B) * n_rot),
+        ARENA_ITEM(&a->angles, R * n_rot),
+        ARENA_ITEM(&a->fused, T * C),
+        ARENA_ITEM(&a->fused_rms, T),
+        ARENA_ITEM(&a->g, T * C),
+        ARENA_ITEM(&a->layers, n->n_layer),
+        ARENA_ITEM(&a->x, R * C),
+        ARENA_ITEM(&a->x_rms, R),
+        ARENA_ITEM(&a->out, R * C),
+        ARENA_ITEM(&a->delta, R * C),
+        ARENA_ITEM(&a->dout, R * C),
+        ARENA_ITEM(&a->dx, R * C),
+        ARENA_ITEM(&a->dnormed, R * C),
+        ARENA_ITEM(&a->dq, R * Q),
+        ARENA_ITEM(&a->dk, R * K),
+        ARENA_ITEM(&a->dv, R * K),
+        ARENA_ITEM(&a->dattended, R * Q),
+        ARENA_ITEM(&a->draw, (R > T ? R : T) * Q),
+        ARENA_ITEM(&a->dcontext_k, T * K),
+        ARENA_ITEM(&a->dcontext_v, T * K),
+        ARENA_ITEM(&a->dgate, R * F),
+        ARENA_ITEM(&a->dup, R * F),
+        ARENA_ITEM(&a->dhidden, R * F),
+        ARENA_ITEM(&a->dg, T * C),
+        ARENA_ITEM(&a->dfused, T * C),
+        ARENA_ITEM(&a->dscores, UNROLL_BLOCK * (T + B)),
+        ARENA_ITEM(&a->rows, HEAD_LOSS_ROWS * C),
+        ARENA_ITEM(&a->drows, HEAD_LOSS_ROWS * C),
+    };
+    int status = arena_take(&a->arena, items, ARENA_COUNT(items), acts_name, err);
+    for (int32_t i = 0; i < n->n_layer && !status; i++) status = open_layer(a, &a->layers[i], n, T, N, err);
+    if (n->conv_taps && !status) status = dflash_conv_open_back(&a->conv, n, R, &a->arena, acts_name, err);
+    return status ? status : rope_table_fill(a->cos_sin, n->rope, (int32_t)(T + B), err);
+}
+
+/* ---- forward ------------------------------------------------------------------------------------ */
+
+static void zero(real *x, int64_t n) { memset(x, 0, (size_t)n * sizeof *x); }
+
+/* out = a + b, all [n] */
+static void add_to(real *out, const real *a, const real *b, int64_t n) {
+    for (int64_t i = 0; i < n; i++) out[i] = a[i] + b[i];
+}
+
+static int64_t n_slots(const DflashNet *n, const DflashActs *a) { return (int64_t)a->n_anchors * n->block; }
+
+/* How the slots of one place in their blocks attend. Arrays of slots begin at the first row of each place. */
+static UnrollAttention attention_of(const DflashNet *n, const DflashActs *a, const DflashLayer *l, int32_t slot,
+                                    real **own_k, real **own_v) {
+    for (int32_t i = 0; i < n->block; i++) {
+        own_k[i] = l->k.rotated + i * a->n_anchors * kv_dim(n);
+        own_v[i] = l->v + i * a->n_anchors * kv_dim(n);
+    }
+    return (UnrollAttention){.n_rows = a->n_anchors,
+                             .n_keys = a->n_ctx,
+                             .n_own = n->is_causal ? slot + 1 : n->block,
+                             .n_head = n->n_head,
+                             .n_head_kv = n->n_head_kv,
+                             .head_dim = n->head_dim,
+                             .last = a->anchors,
+                             .k = l->context_k.rotated,
+                             .v = l->context_v,
+                             .own_k = own_k,
+                             .own_v = own_v};
+}
+
+/* Makes heads of some rows from their inputs. norm: NULL if heads have none. */
+static void make_heads(const DflashNet *n, DflashHeads *h, const real *in, const real *w, const real *norm,
+                       const real *angles, int64_t n_rows, int64_t n_heads) {
+    int64_t D = n->head_dim;
+    linear_forward(h->raw, in, w, NULL, n_rows, n->C, n_heads * D);
+    if (norm) rmsnorm_forward(h->rotated, h->rms, h->raw, norm, n_rows * n_heads, D, (real)n->rms_eps);
+    else memcpy(h->rotated, h->raw, (size_t)(n_rows * n_heads * D) * sizeof(real));
+    rope_forward(ROPE_HALVES, h->rotated, angles, n_rows, n_heads, D, n->rope->params.n_rot);
+}
+
+static void attention_block(const DflashNet *n, real *const *w, DflashActs *a, DflashLayer *l) {
+    int64_t R = n_slots(n, a), C = n->C;
+    const real *q_norm = n->has_head_norms ? w[Q_NORM] : NULL, *k_norm = n->has_head_norms ? w[K_NORM] : NULL;
+    real *own_k[DFLASH_MAX_BLOCK], *own_v[DFLASH_MAX_BLOCK];
+    const real *in = n->conv_taps ? l->attn_conv.in : l->attn_normed;
+    real *out = n->conv_taps ? l->attn_conv.out : a->delta;
+    rmsnorm_forward(l->attn_normed, l->attn_rms, l->x, w[ATTN_NORM], R, C, (real)n->rms_eps);
+    if (n->conv_taps) dflash_conv_inputs(n, w + first_conv(n), &l->attn_conv, l->attn_normed, a->n_anchors);
+    make_heads(n, &l->q, in, w[ATTN_Q], q_norm, a->angles, R, n->n_head);
+    make_heads(n, &l->k, in, w[ATTN_K], k_norm, a->angles, R, n->n_head_kv);
+    make_heads(n, &l->context_k, a->g, w[ATTN_K], k_norm, a->cos_sin, a->n_ctx, n->n_head_kv);
+    linear_forward(l->v, in, w[ATTN_V], NULL, R, C, kv_dim(n));
+    linear_forward(l->context_v, a->g, w[ATTN_V], NULL, a->n_ctx, C, kv_dim(n));
+    for (int32_t i = 0; i < n->block; i++) {
+        UnrollAttention attention = attention_of(n, a, l, i, own_k, own_v);
+        int64_t at = i * a->n_anchors * q_dim(n);
+        unroll_attention_forward(l->attended + at, l->probs[i], l->q.rotated + at, &attention);
+    }
+    linear_forward(out, l->attended, w[ATTN_OUTPUT], NULL, R, q_dim(n), C);
+    if (n->conv_taps) dflash_conv_outputs(n, w + first_conv(n), &l->attn_conv, a->delta, a->n_anchors);
+    add_to(l->x_mid, l->x, a->delta, R * C);
+}
+
+static void feed_forward_block(const DflashNet *n, real *const *w, DflashActs *a, DflashLayer *l, real *out) {
+    int64_t R = n_slots(n, a), C = n->C, F = n->n_ff;
+    const real *in = n->conv_taps ? l->ffn_conv.in : l->ffn_normed;
+    rmsnorm_forward(l->ffn_normed, l->ffn_rms, l->x_mid, w[FFN_NORM], R, C, (real)n->rms_eps);
+    if (n->conv_taps) dflash_conv_inputs(n, w + ffn_conv(n), &l->ffn_conv, l->ffn_normed, a->n_anchors);
+    linear_forward(l->gate, in, w[FFN_GATE], NULL, R, C, F);
+    linear_forward(l->up, in, w[FFN_UP], NULL, R, C, F);
+    swiglu_forward(l->hidden, l->gate, l->up, R * F);
+    linear_forward(n->conv_taps ? l->ffn_conv.out : a->delta, l->hidden, w[FFN_DOWN], NULL, R, F, C);
+    if (n->conv_taps) dflash_conv_outputs(n, w + ffn_conv(n), &l->ffn_conv, a->delta, a->n_anchors);
+    add_to(out, l->x_mid, a->delta, R * C);
+}
+
+/* Sets the inputs of the slots and the angles of their positions. */
+static void begin_blocks(const DflashNet *n, DflashActs *a, const TrainSequence *seq) {
+    int64_t C = n->C, n_rot = n->rope->params.n_rot;
+    for (int32_t slot = 0, row = 0; slot < n->block; slot++)
+        for (int32_t i = 0; i < a->n_anchors; i++, row++) {
+            int32_t pending = a->anchors[i] + 1;
+            const real *from = seq->embd + (slot ? n->mask : seq->tokens[pending]) * C;
+            for (int64_t k = 0; k < C; k++) a->layers[0].x[row * C + k] = (real)n->embedding_scale * from[k];
+            memcpy(a->angles + row * n_rot, a->cos_sin + (pending + slot) * n_rot, (size_t)n_rot * sizeof(real));
+        }
+}
+
+void dflash_layers_forward(const DflashNet *n, real *const *w, DflashActs *a, const TrainSequence *seq) {
+    real eps = (real)n->rms_eps;
+    a->n_ctx = a->anchors[a->n_anchors - 1] + 1;
+    linear_forward(a->fused, seq->streams, w[AROUND_FC], NULL, a->n_ctx, streams_width(n), n->C);
+    rmsnorm_forward(a->g, a->fused_rms, a->fused, w[AROUND_CONTEXT_NORM], a->n_ctx, n->C, eps);
+    begin_blocks(n, a, seq);
+    for (int32_t i = 0; i < n->n_layer; i++) {
+        real *const *layer = of_layer(n, w, i), *out = i + 1 < n->n_layer ? a->layers[i + 1].x : a->x;
+        attention_block(n, layer, a, &a->layers[i]);
+        feed_forward_block(n, layer, a, &a->layers[i], out);
+    }
+    rmsnorm_forward(a->out, a->x_rms, a->x, w[AROUND_OUTPUT_NORM], n_slots(n, a), n->C, eps);
+}
+
+/* ---- backward ----------------------------------------------------------------------------------- */
+
+/* Turns a->dx, the derivative with respect to the layer's output, into that with respect to x_mid. */
+static void feed_forward_back(const DflashNet *n, real *const *w, real *const *dw, DflashActs *a,
+                              const DflashLayer *l) {
+    int64_t R = n_slots(n, a), C = n->C, F = n->n_ff;
+    bool has_conv = n->conv_taps > 0;
+    const real *in = has_conv ? l->ffn_conv.in : l->ffn_normed, *dout = has_conv ? a->conv.dout : a->dx;
+    real *din = has_conv ? a->conv.din : a->dnormed;
+    real *const *conv = w + ffn_conv(n), *const *dconv = dw + ffn_conv(n);
+    zero(a->dhidden, R * F), zero(a->dgate, R * F), zero(a->dup, R * F), zero(a->dnormed, R * C);
+    if (has_conv) dflash_conv_outputs_back(n, conv, dconv, &l->ffn_conv, &a->conv, a->dx, a->n_anchors);
+    linear_backward(a->dhidden, dw[FFN_DOWN], NULL, dout, l->hidden, w[FFN_DOWN], R, F, C);
+    swiglu_backward(a->dgate, a->dup, a->dhidden, l->gate, l->up, R * F);
+    linear_backward(din, dw[FFN_GATE], NULL, a->dgate, in, w[FFN_GATE], R, C, F);
+    linear_backward(din, dw[FFN_UP], NULL, a->dup, in, w[FFN_UP], R, C, F);
+    if (has_conv)
+        dflash_conv_inputs_back(n, conv, dconv, &l->ffn_conv, &a->conv, l->ffn_normed, a->dnormed, a->n_anchors);
+    rmsnorm_backward(a->dx, dw[FFN_NORM], a->dnormed, l->x_mid, w[FFN_NORM], l->ffn_rms, R, C);
+}
+
+/* From the derivative d with respect to rotated heads, which is overwritten: adds to din, dw and dnorm. */
+static void heads_back(const DflashNet *n, DflashActs *a, const DflashHeads *h, real *d, real *din, real *dw,
+                       real *dnorm, const real *in, const real *w, const real *norm, const real *angles, int64_t n_rows,
+                       int64_t n_heads) {
+    int64_t D = n->head_dim;
+    rope_backward(ROPE_HALVES, d, angles, n_rows, n_heads, D, n->rope->params.n_rot);
+    if (norm) {
+        zero(a->draw, n_rows * n_heads * D);
+        rmsnorm_backward(a->draw, dnorm, d, h->raw, norm, h->rms, n_rows * n_heads, D);
+        d = a->draw;
+    }
+    linear_backward(din, dw, NULL, d, in, w, n_rows, n->C, n_heads * D);
+}
+
+/* Computes the derivatives of the rotated heads and of the values from a->dattended. */
+static void blocks_attend_back(const DflashNet *n, DflashActs *a, const DflashLayer *l) {
+    real *own_k[DFLASH_MAX_BLOCK], *own_v[DFLASH_MAX_BLOCK], *own_dk[DFLASH_MAX_BLOCK], *own_dv[DFLASH_MAX_BLOCK];
+    int64_t R = n_slots(n, a), K = kv_dim(n), N = a->n_anchors;
+    zero(a->dq, R * q_dim(n)), zero(a->dk, R * K), zero(a->dv, R * K);
+    zero(a->dcontext_k, a->n_ctx * K), zero(a->dcontext_v, a->n_ctx * K);
+    for (int32_t i = 0; i < n->block; i++) own_dk[i] = a->dk + i * N * K, own_dv[i] = a->dv + i * N * K;
+    for (int32_t i = 0; i < n->block; i++) {
+        UnrollAttention attention = attention_of(n, a, l, i, own_k, own_v);
+        int64_t at = i * N * q_dim(n);
+        unroll_attention_backward(a->dq + at, a->dcontext_k, a->dcontext_v, own_dk, own_dv, a->dattended + at,
+                                  l->probs[i], l->q.rotated + at, a->dscores, &attention);
+    }
+}
+
+/* Turns a->dx further, into the derivative with respect to the layer's input, and adds to a->dg. */
+static void attention_back(const DflashNet *n, real *const *w, real *const *dw, DflashActs *a, const DflashLayer *l) {
+    int64_t R = n_slots(n, a), C = n->C;
+    bool has = n->has_head_norms, has_conv = n->conv_taps > 0;
+    const real *q_norm = has ? w[Q_NORM] : NULL, *k_norm = has ? w[K_NORM] : NULL;
+    real *dq_norm = has ? dw[Q_NORM] : NULL, *dk_norm = has ? dw[K_NORM] : NULL;
+    const real *in = has_conv ? l->attn_conv.in : l->attn_normed, *dout = has_conv ? a->conv.dout : a->dx;
+    real *din = has_conv ? a->conv.din : a->dnormed;
+    real *const *conv = w + first_conv(n), *const *dconv = dw + first_conv(n);
+    zero(a->dattended, R * q_dim(n)), zero(a->dnormed, R * C);
+    if (has_conv) dflash_conv_outputs_back(n, conv, dconv, &l->attn_conv, &a->conv, a->dx, a->n_anchors);
+    linear_backward(a->dattended, dw[ATTN_OUTPUT], NULL, dout, l->attended, w[ATTN_OUTPUT], R, q_dim(n), C);
+    blocks_attend_back(n, a, l);
+    heads_back(n, a, &l->q, a->dq, din, dw[ATTN_Q], dq_norm, in, w[ATTN_Q], q_norm, a->angles, R, n->n_head);
+    heads_back(n, a, &l->k, a->dk, din, dw[ATTN_K], dk_norm, in, w[ATTN_K], k_norm, a->angles, R, n->n_head_kv);
+    heads_back(n, a, &l->context_k, a->dcontext_k, a->dg, dw[ATTN_K], dk_norm, a->g, w[ATTN_K], k_norm, a->cos_sin,
+               a->n_ctx, n->n_head_kv);
+    linear_backward(din, dw[ATTN_V], NULL, a->dv, in, w[ATTN_V], R, C, kv_dim(n));
+    if (has_conv)
+        dflash_conv_inputs_back(n, conv, dconv, &l->attn_conv, &a->conv, l->attn_normed, a->dnormed, a->n_anchors);
+    linear_backward(a->dg, dw[ATTN_V], NULL, a->dcontext_v, a->g, w[ATTN_V], a->n_ctx, C, kv_dim(n));
+    rmsnorm_backward(a->dx, dw[ATTN_NORM], a->dnormed, l->x, w[ATTN_NORM], l->attn_rms, R, C);
+}
+
+void dflash_layers_backward(const DflashNet *n, real *const *w, real *const *dw, DflashActs *a,
+                            const TrainSequence *seq) {
+    int64_t R = n_slots(n, a), C = n->C;
+    zero(a->dx, R * C), zero(a->dg, a->n_ctx * C), zero(a->dfused, a->n_ctx * C);
+    rmsnorm_backward(a->dx, dw[AROUND_OUTPUT_NORM], a->dout, a->x, w[AROUND_OUTPUT_NORM], a->x_rms, R, C);
+    for (int32_t i = n->n_layer - 1; i >= 0; i--) {
+        feed_forward_back(n, of_layer(n, w, i), of_layer(n, dw, i), a, &a->layers[i]);
+        attention_back(n, of_layer(n, w, i), of_layer(n, dw, i), a, &a->layers[i]);
+    }
+    rmsnorm_backward(a->dfused, dw[AROUND_CONTEXT_NORM], a->dg, a->fused, w[AROUND_CONTEXT_NORM], a->fused_rms,
+                     a->n_ctx, C);
+    linear_backward(NULL, dw[AROUND_FC], NULL, a->dfused, seq->streams, w[AROUND_FC], a->n_ctx, streams_width(n), C);
+}

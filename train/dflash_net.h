@@ -1,0 +1,131 @@
+/* dflash_net.h - the parts of the network of `dflash` (dflash_net.c): its layers, the convolutions in them, and the
+ * selector among the best tokens. */
+#ifndef TRAIN_DFLASH_NET_H
+#define TRAIN_DFLASH_NET_H
+
+#include "train/nets.h"
+
+/* ---- a convolution around a part of a layer (dflash_conv.c) --------------------------------------------------- */
+
+/* Its tensors, in this order: the matrix that makes kernels [2 taps C / group][C], and what is added to them
+ * [2][taps][C]. */
+enum { CONV_KERNELS, CONV_BASE, CONV_TENSORS };
+
+/* part: "attn" or "ffn". */
+NetTensor dflash_conv_tensor(const DflashNet *n, int32_t layer, const char *part, int32_t i);
+
+/* R rows of slots, in the order of dflash_net.c. */
+typedef struct DflashConv {
+    real *kernels; /* [R][2 taps C / group] what each row makes of its normed input */
+    real *in;      /* [R][C] the convolution of the normed inputs, which the part reads */
+    real *out;     /* [R][C] the outputs of the part, before their convolution */
+} DflashConv;
+
+/* The scratch of a backward pass. */
+typedef struct DflashConvBack {
+    real *dkernels;   /* as DflashConv.kernels */
+    real *din, *dout; /* [R][C] derivatives with respect to DflashConv.in and .out */
+} DflashConvBack;
+
+/* Takes the arrays for R rows. */
+int dflash_conv_open(DflashConv *c, const DflashNet *n, int64_t R, Arena *arena, const char *name, fr_error *err);
+int dflash_conv_open_back(DflashConvBack *b, const DflashNet *n, int64_t R, Arena *arena, const char *name,
+                          fr_error *err);
+
+/* Computes c->kernels and c->in from the normed inputs [R][C] of the blocks of N anchors. w: the tensors above. */
+void dflash_conv_inputs(const DflashNet *n, real *const *w, DflashConv *c, const real *normed, int32_t n_anchors);
+/* out [R][C] = the convolution of c->out. */
+void dflash_conv_outputs(const DflashNet *n, real *const *w, const DflashConv *c, real *out, int32_t n_anchors);
+/* The same backward, first the outputs: sets b->dout from dout [R][C], the derivative with respect to their
+ * convolution, and adds to dw. Then, from b->din: adds to dnormed [R][C] and dw. */
+void dflash_conv_outputs_back(const DflashNet *n, real *const *w, real *const *dw, const DflashConv *c,
+                              DflashConvBack *b, const real *dout, int32_t n_anchors);
+void dflash_conv_inputs_back(const DflashNet *n, real *const *w, real *const *dw, const DflashConv *c,
+                             DflashConvBack *b, const real *normed, real *dnormed, int32_t n_anchors);
+
+/* ---- the layers (dflash_layers.c) ----------------------------------------------------------------------------- */
+
+/* The tensors around the layers, then those of each layer, then those of the selector. */
+enum { AROUND_FC, AROUND_CONTEXT_NORM, AROUND_OUTPUT_NORM, N_AROUND };
+int32_t dflash_n_of_layer(const DflashNet *n);
+NetTensor dflash_tensor_of_layer(const DflashNet *n, int32_t layer, int32_t i);
+
+/* Heads of some rows: before their norm, after it, and rotated. */
+typedef struct DflashHeads {
+    real *raw, *rms; /* [rows][heads][head_dim], [rows][heads] */
+    real *rotated;   /* as raw */
+} DflashHeads;
+
+/* The activations of a layer; R rows of slots, n_ctx rows of context. */
+typedef struct DflashLayer {
+    DflashHeads q, k, context_k;
+    real *v, *context_v;              /* [R][K], [n_ctx][K] */
+    real *x, *attn_normed, *attn_rms; /* [R][C] the input, [R][C], [R] */
+    real *probs[DFLASH_MAX_BLOCK];    /* of each slot, as in UnrollAttention */
+    real *attended, *x_mid;           /* [R][Q], [R][C] */
+    real *ffn_normed, *ffn_rms;       /* [R][C], [R] */
+    real *gate, *up, *hidden;         /* [R][F] */
+    DflashConv attn_conv, ffn_conv;
+} DflashLayer;
+
+/* ---- the selector (dflash_selector.c) -------------------------------------------------------------------------- */
+
+/* Its tensors, in this order; none with rank 0. */
+enum { SELECTOR_BEFORE, SELECTOR_AFTER, SELECTOR_HIDDEN, SELECTOR_TENSORS };
+NetTensor dflash_selector_tensor(const DflashNet *n, int32_t i);
+
+/* The activations for the current positions of a HeadLoss, n rows; K candidates of rank r. */
+typedef struct DflashSelector {
+    Arena arena;
+    int32_t *candidates;            /* [n][K] the best tokens by their logits, best first */
+    real *scores, *probs, *dscores; /* [n][K], probs: their softmax */
+    real *log_sum;                  /* [n] log(sum of exp(scores)) */
+    real *before;                   /* [n][r] vectors of the tokens before */
+    real *state, *dstate;           /* [n][r] H h */
+} DflashSelector;
+
+/* With rank 0 nothing is allocated. */
+int dflash_selector_open(DflashSelector *s, const DflashNet *n, fr_error *err);
+void dflash_selector_close(DflashSelector *s); /* a zeroed one is fine */
+
+/* After head_loss_logits of a step: finds the candidates and the softmax of their scores, and counts how often the best
+ * one is right. x: [n][C] the rows that made the logits; w: the tensors above. */
+void dflash_selector_forward(DflashSelector *s, const DflashNet *n, real *const *w, HeadLoss *h,
+                             const TrainSequence *seq, int32_t step, const real *x, TrainSums *sums);
+/* After head_loss_tokens: adds the loss of the step to the sums and, unless dx is NULL, `weight` times its gradient to
+ * h->dlogits, dx [n][C] and dw. */
+void dflash_selector_learn(DflashSelector *s, const DflashNet *n, real *const *w, real *const *dw, HeadLoss *h,
+                           const TrainSequence *seq, int32_t step, const real *x, real *dx, double weight,
+                           TrainSums *sums);
+
+/* ---- activations ------------------------------------------------------------------------------------------------ */
+
+typedef struct DflashActs {
+    HeadLoss loss;
+    DflashSelector selector;
+    Arena arena;
+    int32_t n_ctx, n_anchors;              /* of the sequence */
+    int32_t *anchors;                      /* [n_anchors] ascending */
+    real *cos_sin, *angles;                /* [T + B][n_rot] by position, [R][n_rot] */
+    real *fused, *fused_rms, *g;           /* [n_ctx][C], [n_ctx], [n_ctx][C] */
+    DflashLayer *layers;                   /* [n_layer] */
+    real *x, *x_rms, *out;                 /* [R][C] the last layer's output, [R], [R][C] after the final norm */
+    real *delta;                           /* [R][C] */
+    real *dout, *dx, *dnormed;             /* [R][C] */
+    real *dq, *dk, *dv, *dattended, *draw; /* [R][Q], [R][K] twice, [R][Q] twice */
+    real *dcontext_k, *dcontext_v;         /* [n_ctx][K] */
+    real *dgate, *dup, *dhidden;           /* [R][F] */
+    real *dg, *dfused, *dscores;           /* [n_ctx][C] twice, [UNROLL_BLOCK][n_ctx + B] */
+    DflashConvBack conv;
+    real *rows, *drows; /* [HEAD_LOSS_ROWS][C] inputs of the LM head */
+} DflashActs;
+
+/* Takes the arrays of the layers and of what is around them, for sequences of T tokens. */
+int dflash_layers_open(DflashActs *a, const DflashNet *n, int64_t T, fr_error *err);
+/* Computes a->out from the anchors of a sequence. */
+void dflash_layers_forward(const DflashNet *n, real *const *w, DflashActs *a, const TrainSequence *seq);
+/* From a->dout: adds to dw. The embeddings of the slots and the streams of the target are frozen. */
+void dflash_layers_backward(const DflashNet *n, real *const *w, real *const *dw, DflashActs *a,
+                            const TrainSequence *seq);
+
+#endif
