@@ -9,6 +9,7 @@
 #include "base/math_functions.h"
 #include "draft/feedback.h"
 #include "draft/learned/learned_files.h"
+#include "train/dflash_net.h"
 #include "train/methods.h"
 
 #include <stdio.h>

@@ -229,5 +229,5 @@ static void learn(const void *net, real *const *w, real *const *dw, void *acts, 
     if (dw) dflash_layers_backward(n, w, dw, a, seq);
 }
 
-const NetClass dflash_net_class = {"dflash", n_tensors, tensor, acts_open, acts_close, learn,
-                                   set_keys, NULL,      NULL,   true,      NULL};
+const NetClass dflash_net_class = {"dflash", n_tensors, tensor, acts_open,        acts_close, learn,
+                                   set_keys, NULL,      NULL,   LAYOUT_PUBLISHED, NULL};

@@ -182,8 +182,10 @@ static int learn(Trainer *trainer, const TrainBatch *b, double weight, TrainSums
 static int write_file(const Trainer *trainer, const char *path, const DrafterTraining *record, fr_error *err) {
     const DrafterTrainer *t = (const DrafterTrainer *)trainer;
     const NetClass *class = t->options.class;
-    GgufWriter *w = class->is_published ? drafter_file_published_writer(class->method, t->target.model, record)
-                                        : drafter_file_writer(class->method, t->target.model, record);
+    GgufWriter *w = (class->layout == LAYOUT_OWN ? drafter_file_writer
+                     : class->layout == LAYOUT_PUBLISHED
+                         ? drafter_file_published_writer
+                         : drafter_file_companion_writer)(class->method, t->target.model, record);
     if (!w) return error_memory(err, "a writer of GGUF files", 0);
     FloatRows rows[MAX_TENSORS];
     class->set_keys(t->options.net, w);
@@ -304,8 +306,8 @@ int drafter_trainer_open(Trainer **out, FrozenTarget *target, const DrafterTrain
  * The file must be one that this run could have written itself: the same method and target, the same keys (the width of
  * the feed-forward, the rank and the hot tokens of token info, the number of heads), and the same tensors. Only what a
  * file does not depend on may differ, such as the number of steps ahead of a layer that continues from its own
- * predictions, which is how a curriculum is trained. A network with NetClass.is_published has taken its shape from the
- * file. Matrices are read in whatever type the file has; the optimiser
+ * predictions, which is how a curriculum is trained. A network of another layout than LAYOUT_OWN has taken its shape
+ * from the file. Matrices are read in whatever type the file has; the optimiser
  * begins anew, because a drafter's file does not have its means. A file of another method (NetClass.begins_from) gives
  * what both have in common, and its shapes must agree.
  *
@@ -438,8 +440,9 @@ int init_file_read(Trainer *t, const NetClass *class, const void *net, const Mod
     DrafterFile f;
     bool is_other = class->begins_from && init_file_is_of(path, class->begins_from);
     const char *method = is_other ? class->begins_from : class->method;
-    int status = drafter_file_open(&f, path, method, target, err);
-    if (!status && !is_other && !class->is_published) status = check_keys(f.gguf, class, net, err);
+    int status = class->layout == LAYOUT_COMPANION ? drafter_file_open_companion(&f, path, target, err)
+                                                   : drafter_file_open(&f, path, method, target, err);
+    if (!status && !is_other && class->layout == LAYOUT_OWN) status = check_keys(f.gguf, class, net, err);
     if (!status) status = check_no_others(f.gguf, t, class, net, method, err);
     if (!status) status = read_params(&f, t, class, net, method, fingerprint, err);
     if (!status) status = read_head_tokens(&f, (DrafterTrainer *)t, err);

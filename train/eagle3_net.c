@@ -364,5 +364,5 @@ static void learn(const void *net, real *const *w, real *const *dw, void *acts, 
     if (dw) backward(n, slots, dslots, a, seq);
 }
 
-const NetClass eagle3_net_class = {"eagle3", n_tensors, tensor, acts_open, acts_close, learn,
-                                   set_keys, NULL,      NULL,   true,      keeps};
+const NetClass eagle3_net_class = {"eagle3", n_tensors, tensor, acts_open,        acts_close, learn,
+                                   set_keys, NULL,      NULL,   LAYOUT_PUBLISHED, keeps};

@@ -162,5 +162,5 @@ static void learn(const void *net, real *const *w, real *const *dw, void *acts, 
             learn_head(n, w + i * each, dw ? dw + i * each : NULL, a, seq, i, weight, sums);
 }
 
-const NetClass hydra_net_class = {"hydra",  n_tensors, tensor, acts_open, acts_close, learn,
-                                  set_keys, NULL,      NULL,   false,     NULL};
+const NetClass hydra_net_class = {"hydra",  n_tensors, tensor, acts_open,  acts_close, learn,
+                                  set_keys, NULL,      NULL,   LAYOUT_OWN, NULL};

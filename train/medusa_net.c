@@ -104,5 +104,5 @@ static void learn(const void *net, real *const *w, real *const *dw, void *acts, 
             learn_head(n, w + i * each, dw ? dw + i * each : NULL, a, seq, i, weight, sums);
 }
 
-const NetClass medusa_net_class = {"medusa", n_tensors,       tensor, acts_open, acts_close, learn,
-                                   set_keys, MEDUSA_ACCURACY, NULL,   false,     NULL};
+const NetClass medusa_net_class = {"medusa", n_tensors,       tensor, acts_open,  acts_close, learn,
+                                   set_keys, MEDUSA_ACCURACY, NULL,   LAYOUT_OWN, NULL};

@@ -240,7 +240,7 @@ const Option train_steps_options[] = {
     {.key = "steps-ahead",
      OPT_INT(DrafterSettings, loss.n_steps, 1, MOST_STEPS_AHEAD),
      .section = "The drafter",
-     .default_help = "lyanna, space and eagle3 3, medusa and hydra 4, redrafter 5, eagle by its --recipe",
+     .default_help = "lyanna, space, eagle3 and mtp 3, medusa and hydra 4, redrafter 5, eagle by its --recipe",
      .help = "number of tokens that it learns to predict one after another"},
     {.key = "step-weights",
      OPT_CUSTOM(parse_step_weights),
@@ -537,7 +537,7 @@ int train_unroll_open(Trainer **out, FrozenTarget *target, const NetClass *class
 
 static const TrainMethod *const methods[] = {&train_target, &train_lyanna, &train_eagle, &train_redrafter,
                                              &train_medusa, &train_hydra,  &train_space, &train_eagle3,
-                                             &train_dflash, NULL};
+                                             &train_dflash, &train_mtp,    NULL};
 
 const TrainMethod *const *train_methods(void) { return methods; }
 

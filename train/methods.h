@@ -50,7 +50,7 @@ typedef struct TrainMethod {
 } TrainMethod;
 
 extern const TrainMethod train_target, train_lyanna, train_eagle, train_redrafter, train_medusa, train_hydra,
-    train_space, train_eagle3, train_dflash;
+    train_space, train_eagle3, train_dflash, train_mtp;
 
 const TrainMethod *const *train_methods(void);          /* ends with NULL */
 const TrainMethod *train_method_find(const char *name); /* NULL: unknown */

@@ -120,6 +120,14 @@ typedef struct NetTensor {
     bool is_addition;      /* a file to go on from (--init) may lack it: it then keeps its initial values */
 } NetTensor;
 
+/* How the file of a drafter is laid out. In the last two cases the network has the shape of the file that it goes on
+ * from, so that there are no keys to compare. */
+typedef enum FileLayout {
+    LAYOUT_OWN,
+    LAYOUT_PUBLISHED, /* as others publish drafters of the method */
+    LAYOUT_COMPANION, /* a model of the target's architecture with further layers (Nextn in model.h) */
+} FileLayout;
+
 /* `net` is the method's own struct, which holds its shape. Weight decay applies to matrices and not to vectors. */
 typedef struct NetClass {
     const char *method;
@@ -138,9 +146,7 @@ typedef struct NetClass {
     /* Another method whose files may be continued: "<method>.x" begins as that file's tensor "<begins_from>.x", and
      * what the file lacks as in a new drafter. NULL: there is none. */
     const char *begins_from;
-    /* The file is laid out as others publish drafters of the method, and the network has the shape of the file that it
-     * goes on from, so that there are no keys to compare. */
-    bool is_published;
+    FileLayout layout;
     /* Is that the name of a tensor of that file that is not trained but taken over? NULL: there is none. */
     bool (*keeps)(const void *net, const char *name);
 } NetClass;

@@ -188,6 +188,11 @@ typedef struct UnrollShape {
     double fc_std;         /* initial deviation of fc's columns for the token; see start_token_std */
     bool reads_pairs;      /* q, k and v read pairs of vectors, and the caller makes the input of each step */
     bool qk_start_anew;    /* q and k start random, because the target normalises its heads and this layer does not */
+    /* For a network that makes the input of each step. */
+    int32_t n_before;    /* steps of other layers before the first one */
+    bool has_head_norms; /* queries and keys have norms */
+    bool has_biases;     /* queries, keys and values have biases */
+    bool gates_output;   /* as in LayerSpec */
 } UnrollShape;
 
 /* The tensors, in this order. Those of a later layer follow: the same from UNROLL_Q to UNROLL_ATTN_NORM, then its fc
@@ -204,7 +209,13 @@ enum {
     UNROLL_UP,
     UNROLL_DOWN,
     UNROLL_ATTN_NORM,
-    UNROLL_CHAIN_INPUTS
+    UNROLL_CHAIN_INPUTS,
+    UNROLL_Q_NORM, /* these only in networks that make the input of each step */
+    UNROLL_K_NORM,
+    UNROLL_Q_BIAS,
+    UNROLL_K_BIAS,
+    UNROLL_V_BIAS,
+    UNROLL_SLOTS
 };
 int32_t unroll_n_tensors(const UnrollShape *s);
 NetTensor unroll_tensor(const UnrollShape *s, int32_t i);
@@ -212,17 +223,19 @@ NetTensor unroll_tensor(const UnrollShape *s, int32_t i);
 /* The activations of a step, n rows. */
 typedef struct UnrollStep {
     int32_t n;
-    const int32_t *chains;        /* [n] the position t at which each row's chain began, ascending */
-    real *pair;                   /* [n][2C] the input of fc, or with reads_pairs of q, k and v */
-    real *x;                      /* [n][C] the layer's input */
-    real *attn_normed, *attn_rms; /* [n][C], [n] */
-    real *q, *k, *v;              /* [n][H*D], [n][G*D] twice; q and k rotated */
-    real *probs, *attended;       /* see UnrollAttention; [n][H*D] */
-    real *x_mid;                  /* [n][C] */
-    real *ffn_normed, *ffn_rms;   /* [n][C], [n] */
-    real *gate, *up, *hidden;     /* [n][F] */
-    real *f, *df;                 /* [T][C] the predicted hidden states by t, and their gradient */
-    real *dk, *dv;                /* [n][G*D] */
+    const int32_t *chains;               /* [n] the position t at which each row's chain began, ascending */
+    real *pair;                          /* [n][2C] the input of fc, or with reads_pairs of q, k and v */
+    real *x;                             /* [n][C] the layer's input */
+    real *attn_normed, *attn_rms;        /* [n][C], [n] */
+    real *q, *k, *v;                     /* [n][H*D], [n][G*D] twice; q and k rotated */
+    real *q_raw, *q_rms, *k_raw, *k_rms; /* with has_head_norms: before their norms; [n][H], [n][G] */
+    real *gates, *gated;                 /* with gates_output: [n][H*D], and what the heads read after the gates */
+    real *probs, *attended;              /* see UnrollAttention; [n][H*D] */
+    real *x_mid;                         /* [n][C] */
+    real *ffn_normed, *ffn_rms;          /* [n][C], [n] */
+    real *gate, *up, *hidden;            /* [n][F] */
+    real *f, *df;                        /* [T][C] the predicted hidden states by t, and their gradient */
+    real *dk, *dv;                       /* [n][G*D] */
 } UnrollStep;
 
 /* The activations of a sequence. */
@@ -236,6 +249,7 @@ typedef struct UnrollActs {
     real *dx, *dnormed, *dattended, *dq; /* [n][C] twice, [n][H*D] twice */
     real *dgate, *dup, *dhidden;         /* [n][F] */
     real *dpair, *dscores;               /* [n][2C], [UNROLL_BLOCK][T + steps] */
+    real *heads, *dheads, *dgates;       /* [n][2*H*D], [n][H*D] twice, with has_head_norms or gates_output */
     real *dfirst;                        /* [T][C] is_parallel: gradient of the first step's input, from later steps */
 } UnrollActs;
 
@@ -258,6 +272,16 @@ void unroll_choose_rows(const UnrollShape *s, UnrollActs *a, const TrainSequence
 void unroll_run_step(const UnrollShape *s, real *const *w, UnrollActs *a, int32_t step);
 void unroll_begin_back(const UnrollShape *s, UnrollActs *a);
 void unroll_step_back(const UnrollShape *s, real *const *w, real *const *dw, UnrollActs *a, int32_t step);
+
+/* The heads of a step (unroll_heads.c). Forward: q, k and v from the inputs of its attention, with a->angles; and the
+ * input of Wo, which is p->attended or, with gates, p->gated. Backward: turns a->dattended, the derivative with respect
+ * to that input, into that with respect to p->attended; and a->dq, p->dk and p->dv into that with respect to the
+ * inputs, which is added to din. */
+void unroll_heads_forward(const UnrollShape *s, real *const *w, UnrollActs *a, int32_t step, const real *in);
+const real *unroll_gate_forward(const UnrollShape *s, UnrollActs *a, int32_t step);
+void unroll_gate_back(const UnrollShape *s, UnrollActs *a, int32_t step);
+void unroll_heads_back(const UnrollShape *s, real *const *w, real *const *dw, UnrollActs *a, int32_t step,
+                       const real *in, real *din);
 
 /* The confidence head of src/draft/learned in training. */
 
@@ -311,30 +335,21 @@ typedef struct Eagle3Net {
 
 extern const NetClass eagle3_net_class;
 
-/* DFlash's layers. */
-enum { DFLASH_MAX_BLOCK = 16 };
+/* Layers for multi-token prediction (mtp_net.c). */
+enum { MTP_MAX_LAYERS = 4 };
 
-typedef struct DflashNet {
-    int32_t C, V; /* the target's */
-    int32_t n_layer, n_ff, n_head, n_head_kv, head_dim, n_streams;
-    int32_t block, mask;           /* slots of a block, at most DFLASH_MAX_BLOCK; the token in all but the first */
-    int32_t n_anchors;             /* blocks that learn from a sequence */
-    bool from_anchor;              /* a slot predicts the token after its own place */
-    bool is_causal;                /* a slot does not see later ones */
-    bool has_head_norms;           /* queries and keys have norms */
-    bool qk_start_anew;            /* as in UnrollShape */
-    int32_t conv_taps, conv_group; /* of BlockConv around both parts of each layer; taps 0: none */
-    int32_t selector_rank, selector_top; /* of the selector, which has at most V candidates; rank 0: none */
-    double selector_weight;              /* of its loss beside that of the logits */
-    bool adds_conv, adds_selector;       /* a file to go on from has no such parts */
-    float rms_eps, embedding_scale;
-    const Rope *rope;      /* rotates halves; borrowed */
-    HeadLossOptions loss;  /* its n_steps: the predictions of a block; no loss of hidden states */
-    int32_t n_ctx;         /* for the file, as `layers` */
-    const int32_t *layers; /* [n_streams] how many layers have run when each stream is read; borrowed */
-} DflashNet;
+typedef struct MtpNet {
+    UnrollShape layer; /* the target's; the net sets its n_steps and n_before for each of its layers */
+    int32_t V, n_layers;
+    HeadLossOptions loss; /* its n_steps is at least n_layers; no loss of hidden states */
+    double norm_start;    /* initial value of the norms before the LM head */
+    bool takes_norm;      /* a file to go on from has no such norms, and uses the target's */
+    /* Only for the file; borrowed. */
+    const Model *target;
+    const char *ffn_norm; /* the name of that tensor in a layer */
+} MtpNet;
 
-extern const NetClass dflash_net_class;
+extern const NetClass mtp_net_class;
 
 /* Medusa's heads. */
 typedef struct MedusaNet {

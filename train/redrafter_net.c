@@ -235,5 +235,5 @@ static void learn(const void *net, real *const *w, real *const *dw, void *acts, 
     if (dw) states_back(n, w, dw, a, seq);
 }
 
-const NetClass redrafter_net_class = {"redrafter", n_tensors, tensor, acts_open, acts_close, learn,
-                                      set_keys,    NULL,      NULL,   false,     NULL};
+const NetClass redrafter_net_class = {"redrafter", n_tensors, tensor, acts_open,  acts_close, learn,
+                                      set_keys,    NULL,      NULL,   LAYOUT_OWN, NULL};

@@ -137,5 +137,5 @@ static void learn(const void *net, real *const *w, real *const *dw, void *acts, 
     }
 }
 
-const NetClass space_net_class = {"space",  n_tensors,      tensor, acts_open, acts_close, learn,
-                                  set_keys, SPACE_ACCURACY, NULL,   false,     NULL};
+const NetClass space_net_class = {"space",  n_tensors,      tensor, acts_open,  acts_close, learn,
+                                  set_keys, SPACE_ACCURACY, NULL,   LAYOUT_OWN, NULL};

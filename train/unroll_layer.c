@@ -19,7 +19,7 @@
  *                             fc [E(x_{t+s}) ; f^{s-1}_t]        fuses_each_step true
  *                             fc' [E(x_{t+1}) ; f^{s-1}_t]       later_fuses: with an fc of the later layer
  *                             fc [E(x_{t+1}) ; h_t] + v_s        is_parallel: the first step's, and a learned vector
- *                             made by the caller                 reads_pairs: eagle3_net.c
+ *                             made by the caller                 eagle3_net.c with reads_pairs, mtp_net.c
  *     layer                   x += Wo attention(rope(Wq n), rope(Wk n), Wv n),  n = norm(x), or x without a norm there
  *                             x += Wdown (silu(Wgate m) * (Wup m)),             m = norm(x)
  *
@@ -63,7 +63,6 @@ static bool is_fused(const UnrollShape *s, int32_t step) { return step == 0 || s
 static int64_t fc_in(const UnrollShape *s, int32_t step) {
     return s->fuses_token || (step > 0 && s->later_fuses) ? 2 * s->C : s->C;
 }
-static int64_t attention_in(const UnrollShape *s) { return s->reads_pairs ? 2 * s->C : s->C; }
 /* Learned vectors of a parallel chain; a chain of one step has one that is not used. */
 static int32_t n_chain_inputs(const UnrollShape *s) { return s->n_steps > 1 ? s->n_steps - 1 : 1; }
 
@@ -139,7 +138,13 @@ static int take_step(UnrollActs *a, const UnrollShape *s, int32_t step, fr_error
         ARENA_ITEM(&p->dk, T * K),
         ARENA_ITEM(&p->dv, T * K),
     };
-    return arena_take(&a->arena, items, ARENA_COUNT(items), acts_name, err);
+    const ArenaItem of_norms[] = {ARENA_ITEM(&p->q_raw, T * Q), ARENA_ITEM(&p->q_rms, T * s->n_head),
+                                  ARENA_ITEM(&p->k_raw, T * K), ARENA_ITEM(&p->k_rms, T * s->n_head_kv)};
+    const ArenaItem of_gates[] = {ARENA_ITEM(&p->gates, T * Q), ARENA_ITEM(&p->gated, T * Q)};
+    int status = arena_take(&a->arena, items, ARENA_COUNT(items), acts_name, err);
+    if (s->has_head_norms && !status) status = arena_take(&a->arena, of_norms, ARENA_COUNT(of_norms), acts_name, err);
+    if (s->gates_output && !status) status = arena_take(&a->arena, of_gates, ARENA_COUNT(of_gates), acts_name, err);
+    return status;
 }
 
 /* Takes what all steps share: the rows they have, rope angles, and the scratch of the backward pass. */
@@ -155,7 +160,11 @@ static int take_shared(UnrollActs *a, const UnrollShape *s, fr_error *err) {
         ARENA_ITEM(&a->dpair, T * 2 * C), ARENA_ITEM(&a->dscores, UNROLL_BLOCK * (T + s->n_steps)),
         ARENA_ITEM(&a->dfirst, T * C),
     };
-    return arena_take(&a->arena, items, ARENA_COUNT(items), acts_name, err);
+    const ArenaItem of_heads[] = {ARENA_ITEM(&a->heads, T * 2 * Q), ARENA_ITEM(&a->dheads, T * Q),
+                                  ARENA_ITEM(&a->dgates, T * Q)};
+    int status = arena_take(&a->arena, items, ARENA_COUNT(items), acts_name, err);
+    if (status || !(s->has_head_norms || s->gates_output)) return status;
+    return arena_take(&a->arena, of_heads, ARENA_COUNT(of_heads), acts_name, err);
 }
 
 int unroll_open(UnrollActs *a, const UnrollShape *s, int32_t max_length, fr_error *err) {
@@ -180,12 +189,12 @@ void unroll_close(UnrollActs *a) {
 
 /* Does one of the steps 2 .. n_steps from t predict at a position in the loss mask? */
 static bool goes_on(const UnrollShape *s, const TrainSequence *seq, int32_t t) {
-    for (int32_t p = t + 2; p <= t + s->n_steps && p < seq->T; p++)
+    for (int32_t p = t + s->n_before + 2; p <= t + s->n_before + s->n_steps && p < seq->T; p++)
         if (seq->loss_mask[p]) return true;
     return false;
 }
 
-/* Step i + 1 from t predicts at position t + i + 1, which must lie within the sequence. */
+/* Step i + 1 from t predicts at position t + n_before + i + 1, which must lie within the sequence. */
 void unroll_choose_rows(const UnrollShape *s, UnrollActs *a, const TrainSequence *seq) {
     int32_t n = 0;
     for (int32_t t = 0; t < seq->T; t++)
@@ -194,7 +203,7 @@ void unroll_choose_rows(const UnrollShape *s, UnrollActs *a, const TrainSequence
         UnrollStep *p = &a->steps[i];
         p->chains = i ? a->chains : a->entries;
         p->n = i ? n : seq->T;
-        while (p->n > 0 && p->chains[p->n - 1] + i + 1 >= seq->T) p->n--;
+        while (p->n > 0 && p->chains[p->n - 1] + s->n_before + i + 1 >= seq->T) p->n--;
     }
 }
 
@@ -243,7 +252,7 @@ static UnrollAttention attention_of(const UnrollShape *s, const UnrollActs *a, i
                              a->steps[step].chains, a->steps[0].k, a->steps[0].v, own_k,     own_v};
 }
 
-/* Returns the input of a step's attention, [n][attention_in]: the norm of x, or x itself, or a pair. */
+/* Returns the input of a step's attention, [n][C]: the norm of x, or x itself; with reads_pairs the pair, [n][2C]. */
 static real *attention_input(const UnrollShape *s, const UnrollStep *p, int32_t step) {
     if (s->reads_pairs) return p->pair;
     return has_norm(s, step) ? p->attn_normed : p->x;
@@ -251,20 +260,14 @@ static real *attention_input(const UnrollShape *s, const UnrollStep *p, int32_t 
 
 static void attention_block(const UnrollShape *s, real *const *w, UnrollActs *a, int32_t step) {
     UnrollStep *p = &a->steps[step];
-    int64_t n = p->n, C = s->C, Q = q_dim(s), K = kv_dim(s), D = s->head_dim, R = s->rope->params.n_rot;
-    int64_t n_in = attention_in(s);
-    RopeStyle style = s->rope->params.style;
+    int64_t n = p->n, C = s->C;
     real *own_k[UNROLL_MAX_STEPS], *own_v[UNROLL_MAX_STEPS], *in = attention_input(s, p, step);
     if (has_norm(s, step)) rmsnorm_forward(in, p->attn_rms, p->x, w[UNROLL_ATTN_NORM], n, C, (real)s->rms_eps);
-    linear_forward(p->q, in, w[UNROLL_Q], NULL, n, n_in, Q);
-    linear_forward(p->k, in, w[UNROLL_K], NULL, n, n_in, K);
-    linear_forward(p->v, in, w[UNROLL_V], NULL, n, n_in, K);
-    take_rows(a->angles, a->cos_sin, p->chains, step, p->n, R);
-    rope_forward(style, p->q, a->angles, n, s->n_head, D, R);
-    rope_forward(style, p->k, a->angles, n, s->n_head_kv, D, R);
+    take_rows(a->angles, a->cos_sin, p->chains, step, p->n, s->rope->params.n_rot);
+    unroll_heads_forward(s, w, a, step, in);
     UnrollAttention attention = attention_of(s, a, step, own_k, own_v);
     unroll_attention_forward(p->attended, p->probs, p->q, &attention);
-    linear_forward(a->delta, p->attended, w[UNROLL_O], NULL, n, Q, C);
+    linear_forward(a->delta, unroll_gate_forward(s, a, step), w[UNROLL_O], NULL, n, q_dim(s), C);
     add_to(p->x_mid, p->x, a->delta, n * C);
 }
 
@@ -317,25 +320,20 @@ static void feed_forward_back(const UnrollShape *s, real *const *w, real *const 
  * gradients of this step's keys and values. */
 static void attention_back(const UnrollShape *s, real *const *w, real *const *dw, UnrollActs *a, int32_t step) {
     UnrollStep *p = &a->steps[step];
-    int64_t n = p->n, C = s->C, Q = q_dim(s), K = kv_dim(s), D = s->head_dim, R = s->rope->params.n_rot;
-    RopeStyle style = s->rope->params.style;
+    int64_t n = p->n, C = s->C, Q = q_dim(s);
     real *own_k[UNROLL_MAX_STEPS], *own_v[UNROLL_MAX_STEPS], *own_dk[UNROLL_MAX_STEPS], *own_dv[UNROLL_MAX_STEPS];
     const real *in = attention_input(s, p, step);
-    int64_t n_in = attention_in(s);
     UnrollAttention attention = attention_of(s, a, step, own_k, own_v);
     for (int32_t i = 1; i <= step; i++) own_dk[i - 1] = a->steps[i].dk, own_dv[i - 1] = a->steps[i].dv;
     zero(a->dattended, n * Q), zero(a->dq, n * Q), zero(a->dnormed, n * C);
-    if (s->reads_pairs) zero(a->dpair, n * n_in);
-    linear_backward(a->dattended, dw[UNROLL_O], NULL, a->dx, p->attended, w[UNROLL_O], n, Q, C);
+    if (s->reads_pairs) zero(a->dpair, n * 2 * C);
+    linear_backward(a->dattended, dw[UNROLL_O], NULL, a->dx, s->gates_output ? p->gated : p->attended, w[UNROLL_O], n,
+                    Q, C);
+    unroll_gate_back(s, a, step);
     unroll_attention_backward(a->dq, a->steps[0].dk, a->steps[0].dv, own_dk, own_dv, a->dattended, p->probs, p->q,
                               a->dscores, &attention);
-    take_rows(a->angles, a->cos_sin, p->chains, step, p->n, R);
-    rope_backward(style, a->dq, a->angles, n, s->n_head, D, R);
-    rope_backward(style, p->dk, a->angles, n, s->n_head_kv, D, R);
-    real *din = s->reads_pairs ? a->dpair : has_norm(s, step) ? a->dnormed : a->dx;
-    linear_backward(din, dw[UNROLL_Q], NULL, a->dq, in, w[UNROLL_Q], n, n_in, Q);
-    linear_backward(din, dw[UNROLL_K], NULL, p->dk, in, w[UNROLL_K], n, n_in, K);
-    linear_backward(din, dw[UNROLL_V], NULL, p->dv, in, w[UNROLL_V], n, n_in, K);
+    take_rows(a->angles, a->cos_sin, p->chains, step, p->n, s->rope->params.n_rot);
+    unroll_heads_back(s, w, dw, a, step, in, s->reads_pairs ? a->dpair : has_norm(s, step) ? a->dnormed : a->dx);
     if (has_norm(s, step))
         rmsnorm_backward(a->dx, dw[UNROLL_ATTN_NORM], a->dnormed, p->x, w[UNROLL_ATTN_NORM], p->attn_rms, n, C);
 }

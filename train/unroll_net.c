@@ -171,7 +171,7 @@ const NetClass eagle_net_class = {"eagle",
                                   unroll_net_set_keys,
                                   NULL,
                                   NULL,
-                                  false,
+                                  LAYOUT_OWN,
                                   NULL};
 
 /* Lyanna's drafter (sections 4 and 5 of the paper; src/draft/learned/draft_lyanna.c runs it).
@@ -227,5 +227,5 @@ const NetClass lyanna_net_class = {"lyanna",
                                    set_keys,
                                    NULL,
                                    "eagle",
-                                   false,
+                                   LAYOUT_OWN,
                                    NULL};

@@ -111,6 +111,7 @@ static void print_drafter(const Summary *s) {
     if (!m->n) return;
     if (m->n < sizeof method) memcpy(method, m->data, m->n);
     const DrafterClass *class = drafter_find(method);
+    bool is_companion = strcmp(method, "mtp") == 0; /* its file is a model of the target's architecture */
     label("drafter");
     if (class) {
         char text[1024];
@@ -127,7 +128,8 @@ static void print_drafter(const Summary *s) {
     print_string(s->drafter.fingerprint, MAX_STRING);
     putchar('\n');
     label("shares");
-    put_wrapped("the target's embedding, and its LM head unless it has its own; the file does not contain them");
+    if (is_companion) put_wrapped("the target's embedding and LM head; the file has copies, which are not read");
+    else put_wrapped("the target's embedding, and its LM head unless it has its own; the file does not contain them");
     line_string("trained by", s->drafter.command);
     line_string("trained on", s->drafter.data);
     if (!s->drafter.precision.n) return;

@@ -209,6 +209,16 @@ int drafter_file_open(DrafterFile *f, const char *path, const char *method, cons
     return check ? (int)error_set(err, (fr_code)check, "%s", changed.message) : status;
 }
 
+int drafter_file_check_companion(const Gguf *g, const Model *target, fr_error *err) {
+    return gguf_find_key(g, DRAFTER_KEY("target.fingerprint")) < 0 ? FR_OK : check_target(g, target, err);
+}
+
+int drafter_file_open_companion(DrafterFile *f, const char *path, const Model *target, fr_error *err) {
+    *f = (DrafterFile){0};
+    int status = gguf_open(&f->gguf, path, err);
+    return status ? status : drafter_file_check_companion(f->gguf, target, err);
+}
+
 void drafter_file_close(DrafterFile *f) {
     gguf_close(f->gguf);
     f->gguf = NULL;
@@ -372,13 +382,14 @@ int drafter_file_finish(const DrafterFile *f, fr_error *err) {
 }
 
 void drafter_file_get_traffic(const Gguf *g, const char *method, uint64_t target, DrafterTraffic *out) {
-    char digits[NAME_MAX_BYTES], print[17];
+    char is[NAME_MAX_BYTES], digits[NAME_MAX_BYTES], print[17];
     int64_t n_lines;
     unsigned long long hash;
     *out = (DrafterTraffic){0};
     snprintf(print, sizeof print, "%016" PRIx64, target);
+    get_text(g, DRAFTER_KEY("method"), is);
     get_text(g, DRAFTER_KEY("target.fingerprint"), digits);
-    if (check_method(g, method, NULL) || strcmp(digits, print) != 0) return;
+    if (strcmp(is, method) != 0 || strcmp(digits, print) != 0) return;
     get_text(g, DRAFTER_KEY("training.traffic.hash"), digits);
     if (!gguf_get_i64(g, DRAFTER_KEY("training.traffic.lines"), &n_lines) || n_lines < 1) return;
     if (strlen(digits) != 16 || sscanf(digits, "%16llx", &hash) != 1) return;
@@ -427,6 +438,22 @@ static GgufWriter *open_writer(const char *architecture, const char *method, con
 
 GgufWriter *drafter_file_writer(const char *method, const Model *target, const DrafterTraining *training) {
     return open_writer(DRAFTER_ARCHITECTURE, method, target, training);
+}
+
+GgufWriter *drafter_file_companion_writer(const char *method, const Model *target, const DrafterTraining *training) {
+    const char *name = arch_name(target->hparams.arch);
+    char prefix[64], n_layers[96], n_nextn[96];
+    snprintf(prefix, sizeof prefix, "%s.", name);
+    snprintf(n_layers, sizeof n_layers, "%s.block_count", name);
+    snprintf(n_nextn, sizeof n_nextn, "%s.nextn_predict_layers", name);
+    GgufWriter *w = open_writer(name, method, target, training);
+    for (int64_t i = 0; w && i < gguf_n_kv(target->gguf); i++) {
+        const char *key = gguf_key(target->gguf, i);
+        bool is_shape = strncmp(key, prefix, strlen(prefix)) == 0 && strcmp(key, n_layers) != 0 &&
+                        strcmp(key, n_nextn) != 0;
+        if (is_shape || strncmp(key, "tokenizer.", strlen("tokenizer.")) == 0) gguf_copy_kv(w, target->gguf, i);
+    }
+    return w;
 }
 
 GgufWriter *drafter_file_published_writer(const char *method, const Model *target, const DrafterTraining *training) {

@@ -17,7 +17,8 @@
  *
  * Some methods also read files that others have published in GGUF. The architecture of such a file is the name of the
  * method, its keys are "<method>.*", and it has the vocabulary of its target in the place of a fingerprint. Where
- * `forerun train` writes such a file, it has the keys target.* and training.* above, too.
+ * `forerun train` writes such a file, it has the keys target.* and training.* above, too. So has a companion of a
+ * target (drafter_file_companion_writer), whose architecture is the target's.
  */
 #ifndef DRAFTER_DRAFTER_FILE_H
 #define DRAFTER_DRAFTER_FILE_H
@@ -55,6 +56,10 @@ int drafter_file_refuse_as_target(const Gguf *g, fr_error *err);
 /* Opens a drafter's file. Fails if the file is not a drafter, belongs to another method, or was trained for another
  * target; the error names the reason. After a failure drafter_file_close is safe. */
 int drafter_file_open(DrafterFile *f, const char *path, const char *method, const Model *target, fr_error *err);
+/* The same for a companion of the target, whose layers nextn_open reads: it is refused only if it names another target,
+ * which published ones do not. */
+int drafter_file_open_companion(DrafterFile *f, const char *path, const Model *target, fr_error *err);
+int drafter_file_check_companion(const Gguf *g, const Model *target, fr_error *err);
 void drafter_file_close(DrafterFile *f);
 
 /* What is before the names of keys: "forerun-drafter.", or "" in a published file. */
@@ -111,5 +116,8 @@ typedef struct DrafterTraining {
 GgufWriter *drafter_file_writer(const char *method, const Model *target, const DrafterTraining *training);
 /* The same for a file as others publish it, which has the target's vocabulary, too. */
 GgufWriter *drafter_file_published_writer(const char *method, const Model *target, const DrafterTraining *training);
+/* The same for a companion of the target, a file of its architecture with further layers (Nextn in model.h): it has the
+ * target's keys but for the numbers of layers, which the caller adds. */
+GgufWriter *drafter_file_companion_writer(const char *method, const Model *target, const DrafterTraining *training);
 
 #endif

@@ -132,6 +132,12 @@ void arch_expert_keys(KeyReader *r, Hparams *h) {
     gate_keys(r, h);
 }
 
+void arch_no_expert_keys(KeyReader *r, const Hparams *h) {
+    if (key_int(r, "expert_count", 0, 0, 1 << 20) > 0)
+        key_fail(r, FR_ERR_UNSUPPORTED, "experts are not part of architecture %s as forerun knows it",
+                 arch_find(h->arch)->name);
+}
+
 void arch_window_keys(KeyReader *r, Hparams *h, int32_t window, int32_t period) {
     h->window = key_int(r, "attention.sliding_window", window, 0, 1 << 28);
     h->window_period = period;
@@ -155,6 +161,7 @@ void arch_divide_yarn(Hparams *h, double m) {
 }
 
 void arch_nextn_keys(KeyReader *r, Hparams *h) {
+    h->may_have_nextn = true;
     h->n_nextn = key_int(r, "nextn_predict_layers", 0, 0, h->n_layer - 1);
     h->n_layer -= h->n_nextn;
 }

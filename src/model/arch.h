@@ -77,6 +77,8 @@ void key_reader_close(KeyReader *r); /* NULL is fine */
 /* Reads the keys of experts. The caller has set router_gate and keeps_probabilities to what a file without these keys
  * means. */
 void arch_expert_keys(KeyReader *r, Hparams *h);
+/* Refuses a model with experts, where the architecture has none. */
+void arch_no_expert_keys(KeyReader *r, const Hparams *h);
 /* Reads attention.sliding_window and attention.sliding_window_pattern. A file without them has this window and this
  * period. */
 void arch_window_keys(KeyReader *r, Hparams *h, int32_t window, int32_t period);

@@ -33,6 +33,7 @@ static int arch_llama_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
 static void llama_keys(KeyReader *r, Hparams *h) {
     arch_expert_keys(r, h);
     arch_window_keys(r, h, 0, 0);
+    arch_nextn_keys(r, h);
 }
 
 static int llama_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {

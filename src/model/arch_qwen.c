@@ -20,6 +20,11 @@
 enum { MAX_HEADS = 1024 };
 static const char recurrent_list[] = "attention.recurrent_layers";
 
+static void dense_keys(KeyReader *r, Hparams *h) {
+    arch_no_expert_keys(r, h);
+    arch_nextn_keys(r, h);
+}
+
 static int qwen2_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     int status = arch_attention(r, i_layer, out);
     if (!status) status = ARCH_TAKE(r, i_layer, out, OPTIONAL(TENSOR_ATTN_Q_NORM), OPTIONAL(TENSOR_ATTN_K_NORM));
@@ -50,8 +55,8 @@ static int qwen3moe_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     return status ? status : arch_experts(r, i_layer, out);
 }
 
-const Architecture arch_qwen2 = {.name = "qwen2", .rope = ROPE_HALVES, .layer = qwen2_layer};
-const Architecture arch_qwen3 = {.name = "qwen3", .rope = ROPE_HALVES, .layer = qwen3_layer};
+const Architecture arch_qwen2 = {.name = "qwen2", .rope = ROPE_HALVES, .keys = dense_keys, .layer = qwen2_layer};
+const Architecture arch_qwen3 = {.name = "qwen3", .rope = ROPE_HALVES, .keys = dense_keys, .layer = qwen3_layer};
 const Architecture arch_qwen2moe = {
     .name = "qwen2moe", .rope = ROPE_HALVES, .keys = qwen2moe_keys, .layer = qwen2moe_layer};
 const Architecture arch_qwen3moe = {

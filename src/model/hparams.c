@@ -157,8 +157,7 @@ static void read_keys(KeyReader *r, Hparams *h, int32_t *value_dim) {
     const Architecture *arch = arch_find(h->arch);
     *value_dim = read_common_keys(r, arch, h);
     if (arch->keys) arch->keys(r, h);
-    else if (key_int(r, "expert_count", 0, 0, 1 << 20) > 0)
-        key_fail(r, FR_ERR_UNSUPPORTED, "experts are not part of architecture %s as forerun knows it", arch->name);
+    else arch_no_expert_keys(r, h);
 }
 
 static int check_all_heads(const Hparams *h, int32_t value_dim, const char *path, fr_error *err) {

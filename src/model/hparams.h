@@ -125,6 +125,7 @@ typedef struct Hparams {
     int32_t attention_interval; /* in a model with Gated DeltaNet one layer in this many has attention */
     bool no_rope;               /* no layer rotates queries and keys */
     int32_t n_nextn;            /* layers after the others, which only a drafter runs (Nextn in model.h) */
+    bool may_have_nextn;        /* a file of the architecture may have such layers */
 } Hparams;
 
 /* Refuses unknown architectures (arch.h lists the known ones), missing keys and impossible shapes. n_vocab is the

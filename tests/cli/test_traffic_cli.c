@@ -18,6 +18,7 @@
 #define MODEL "-m " VOCAB " -t 1 "
 #define RUN "run " MODEL "-p 'the cat' -n 12 --ignore-eos "
 #define TRAIN "train redrafter " MODEL "--length 16 --batch 1 --from-traffic " KEPT " -o " OUT " "
+#define TRAIN_MTP "train mtp " MODEL "--length 16 --batch 1 --valid 0 --from-traffic " KEPT " -o " DIR "/mtp.gguf "
 
 static int make_files(void **state) {
     (void)state;
@@ -217,6 +218,8 @@ static void new_records_of_the_target_are_learned(void **state) {
     cli_expect(TRAIN "--valid 0 --steps 3", 0, "left out: 1 record of other models, 0 broken lines");
     unlink(OUT);
     cli_expect(TRAIN "--valid 0", 0, "12 documents, 0 of them held out");
+    cli_expect(TRAIN_MTP, 0, "12 documents");
+    cli_expect(TRAIN_MTP, 1, "has no new record of this target");
     cli_expect("run " MODEL "-p 'the cat' -n 8 --draft redrafter:file=" OUT, 0, "");
     assert_false(train_rig_exists(OUT ".checkpoint"));
     cli_expect(TRAIN "--valid 0", 1, "has no new record of this target");

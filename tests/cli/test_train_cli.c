@@ -214,6 +214,31 @@ static void dflash_goes_on_from_a_published_file(void **state) {
     cli_expect(train, 1, "holds the tensor markov_w1.weight, which these options do not train");
 }
 
+#define MTP \
+    "train mtp -m " VOCAB " --data " DATA " --valid 0 --length 16 --batch 4 --steps 40 --threads 2 --force -o " OUT " "
+
+/* The file is a companion of the target, and is refused for another one. */
+static void mtp_resumes_exactly_and_drafts(void **state) {
+    (void)state;
+    const char *command = MTP "--layers 2 --step-weights 1,0.5,0.2 --checkpoint-every 4", *next = DIR "/other.gguf";
+    char line[512];
+    cli_expect(command, 0, " tokens/s");
+    train_rig_shell("mv " OUT " " DIR "/whole.gguf");
+    assert_true(train_rig_run_with_kills(DIR, command, OUT ".checkpoint", "--resume") > 0);
+    train_rig_shell("cmp " OUT " " DIR "/whole.gguf");
+    cli_expect("inspect --tensors " OUT, 0, "nextn.eh_proj.weight");
+    cli_expect("compare -m " VOCAB " -p 'the cat' -n 8 --ctx 16 --draft mtp:file=" OUT, 0, "");
+    cli_expect("run -m models/target.gguf -p 'the cat' -n 2 --draft mtp:file=" OUT " 2>&1", 1,
+               "was trained for the target");
+    snprintf(line, sizeof line,
+             "train mtp -m " VOCAB " --data " DATA " --valid 0 --length 16 --steps 2 -o %s --init " OUT " 2>&1", next);
+    cli_expect(line, 0, " tokens/s");
+    cli_expect("train mtp -m " VOCAB " --data " DATA " -o " DIR "/third.gguf --steps 1 --layers 1 --init " OUT " 2>&1",
+               1, "cannot be continued with these options: its --layers is another");
+    cli_expect("train mtp -m " VOCAB " --data " DATA " -o " DIR "/third.gguf --steps 1 --init " VOCAB " 2>&1", 1,
+               "has no layer for multi-token prediction");
+}
+
 #define EAGLE \
     "train eagle -m " VOCAB " --data " DATA " --valid 0 --length 16 --batch 4 --steps 60 --threads 2 --force -o " OUT \
     " "
@@ -420,6 +445,9 @@ static void it_refuses_with_a_reason(void **state) {
         {"train eagle3 -m " VOCAB " --data " DATA " -o " OUT " --layers 1,x", 2, "joined by commas"},
         {"train eagle3 -m " VOCAB " --data " DATA " -o " OUT " --layers 90", 2, "layers, not 90"},
         {"train dflash -m " VOCAB " --data " DATA " -o " OUT " --mask-token 300", 2, "has 300 tokens, counted from 0"},
+        {"train mtp -m " VOCAB " --data " DATA " -o " OUT " --layers 3 --steps-ahead 2", 2,
+         "each of the 3 layers predicts another step"},
+        {"train mtp -m " VOCAB " --data " DATA " -o " OUT " --layers 5", 2, "must be an integer from 1 to 4"},
         {"train dflash -m " VOCAB " --data " DATA " -o " OUT " --conv-taps 2 --conv-group 7", 2,
          "groups must divide the width of"},
         {"train dflash -m " VOCAB " --data " DATA " -o " OUT " --conv-taps 5 --conv-group 4 --block 4", 2,
@@ -509,6 +537,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_published_file_notes_a_quantised_target),
         cmocka_unit_test(dflash_resumes_exactly_and_drafts),
         cmocka_unit_test(dflash_goes_on_from_a_published_file),
+        cmocka_unit_test(mtp_resumes_exactly_and_drafts),
         cmocka_unit_test(noise_resumes_exactly),
         cmocka_unit_test(a_drafter_names_its_precision),
         cmocka_unit_test(medusa_measures_its_heads),

@@ -13,6 +13,7 @@
 #include "train/attention_ops.c"
 #include "train/head_loss.c"
 #include "train/token_info_net.c"
+#include "train/unroll_heads.c"
 #include "train/unroll_layer.c"
 #include "train/unroll_net.c"
 #include "train/mask_rows.c"
@@ -20,7 +21,10 @@
 #define NET_NAME_2(net, name) net##_##name
 #define NET_NAME_1(net, name) NET_NAME_2(net, name)
 #define NET_NAME(name) NET_NAME_1(NET, name)
+#define HIDDEN_NORM NET_NAME(HIDDEN_NORM)
+#define N_SLOTS NET_NAME(N_SLOTS)
 #define OUTPUT_NORM NET_NAME(OUTPUT_NORM)
+#define TOKEN_NORM NET_NAME(TOKEN_NORM)
 #define acts_close NET_NAME(acts_close)
 #define acts_open NET_NAME(acts_open)
 #define learn NET_NAME(learn)
@@ -33,6 +37,13 @@
 #define tensors_of_head NET_NAME(tensors_of_head)
 #define acts_name NET_NAME(acts_name)
 #define add_to NET_NAME(add_to)
+#define embedding_of NET_NAME(embedding_of)
+#define find_slots NET_NAME(find_slots)
+#define has_slot NET_NAME(has_slot)
+#define keeps NET_NAME(keeps)
+#define n_of_layer NET_NAME(n_of_layer)
+#define run_step NET_NAME(run_step)
+#define tensor_of_slot NET_NAME(tensor_of_slot)
 #define attention_back NET_NAME(attention_back)
 #define attention_block NET_NAME(attention_block)
 #define attention_of NET_NAME(attention_of)
@@ -67,6 +78,9 @@
 #include "train/dflash_layers.c"
 #include "train/dflash_net.c"
 #undef NET
+#define NET mtp
+#include "train/mtp_net.c"
+#undef NET
 #undef acts_close
 #undef acts_open
 #undef learn
@@ -77,9 +91,19 @@
 #undef set_keys
 #undef tensor
 #undef tensors_of_head
+#undef HIDDEN_NORM
+#undef N_SLOTS
 #undef OUTPUT_NORM
+#undef TOKEN_NORM
 #undef acts_name
 #undef add_to
+#undef embedding_of
+#undef find_slots
+#undef has_slot
+#undef keeps
+#undef n_of_layer
+#undef run_step
+#undef tensor_of_slot
 #undef attention_back
 #undef attention_block
 #undef attention_of

@@ -33,7 +33,14 @@ enum { N_TARGETS = sizeof targets / sizeof *targets };
 static bool has_masks(const char *method) { return strcmp(method, "space") == 0; }
 /* The drafter has a layer with a KV cache of its own, in the form of the target's. */
 static bool has_layer(const char *method) {
-    return strncmp(method, "eagle", 5) == 0 || strcmp(method, "lyanna") == 0 || strcmp(method, "dflash") == 0;
+    return strncmp(method, "eagle", 5) == 0 || strcmp(method, "lyanna") == 0 || strcmp(method, "dflash") == 0 ||
+           strcmp(method, "mtp") == 0;
+}
+/* Returns why a method cannot be trained for that target; NULL: it can. */
+static const char *reason_of(const char *method, const char *arch) {
+    if (strcmp(method, "mtp") != 0 || strcmp(arch, "qwen35") == 0 || strcmp(arch, "qwen3") == 0) return NULL;
+    if (strcmp(arch, "qwen3next") == 0) return "has experts, which forerun train mtp does not support";
+    return "reads no layers for multi-token prediction for the architecture";
 }
 
 static void train(const char *method, const char *steps, int status, const char *words) {
@@ -53,8 +60,10 @@ static void each_method_trains_for_each_target(void **state) {
         if (random_model_write(&targets[t], TARGET, &err)) fail_msg("%s", err.message);
         for (const char *const *m = trained_methods(); *m; m++) {
             if (has_masks(*m)) continue;
+            const char *reason = reason_of(*m, targets[t].arch);
             train_rig_shell("rm -f " OUT "*");
-            train(*m, "3", 0, "");
+            train(*m, "3", reason ? 1 : 0, reason ? reason : "");
+            if (reason) continue;
             assert_true(train_rig_exists(OUT));
             snprintf(args, sizeof args,
                      "compare -m " TARGET " -p 'the cat read' -n 24 --temp 0.8 --draft %s:file=" OUT " 2>&1", *m);

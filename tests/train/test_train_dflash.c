@@ -5,6 +5,7 @@
 #include "random_model.h"
 
 #include "draft/learned/learned_files.h"
+#include "train/dflash_net.h"
 #include "train/drafter_trainer.h"
 #include "train/gemm.h"
 #include "train/nets.h"

@@ -42,7 +42,7 @@ static const UnrollShape layer = {.C = C,
                                   .fuses_token = true,
                                   .state_gradient = 1};
 
-static NetCase cases[40];
+static NetCase cases[48];
 static int n_cases;
 static MedusaNet medusas[2];
 static HydraNet hydra;
@@ -51,6 +51,8 @@ static UnrollNet eagles[5], lyannas[15];
 static SpaceNet spaces[3];
 static Eagle3Net eagle3s[5];
 static DflashNet dflashes[6];
+static MtpNet mtps[4];
+static const Model mtp_target = {.hparams = {.n_layer = 2}};
 
 static void add_case(const char *what, const NetClass *class, const void *net) {
     cases[n_cases++] = (NetCase){what, class, net, C, V};
@@ -219,6 +221,17 @@ static void add_dflash_2(DflashNet *net, const char *what, const HeadLossOptions
     net->selector_weight = 0.7;
 }
 
+static void add_mtp(MtpNet *net, const char *what, const HeadLossOptions *loss, int32_t n_layers) {
+    *net = (MtpNet){.layer = layer,
+                    .V = V,
+                    .n_layers = n_layers,
+                    .loss = *loss,
+                    .target = &mtp_target,
+                    .ffn_norm = "ffn_norm.weight"};
+    net->layer.has_attn_norm = true;
+    add_case(what, &mtp_net_class, net);
+}
+
 static int make_cases(void **state) {
     (void)state;
     const RopeParams params = {.style = ROPE_HALVES, .n_rot = 4, .base = 100, .factor = 1};
@@ -274,6 +287,12 @@ static int make_cases(void **state) {
     add_dflash_2(&dflashes[3], "dflash, convolutions", &soft_labels, true, 2, 0);
     add_dflash_2(&dflashes[4], "dflash, convolutions over whole blocks, a selector", &weighted_tokens, false, 4, 4);
     add_dflash_2(&dflashes[5], "dflash, a selector, no norms of heads, hard labels", &hard_tokens, true, 0, 3);
+    add_mtp(&mtps[0], "mtp", &soft_labels, 1);
+    add_mtp(&mtps[1], "mtp, two layers, norms of heads and gates", &weighted_tokens, 2);
+    add_mtp(&mtps[2], "mtp, three layers with biases", &soft_labels, 3);
+    add_mtp(&mtps[3], "mtp, one step, gates, hard labels", &hard_tokens, 1);
+    mtps[1].layer.has_head_norms = mtps[1].layer.gates_output = mtps[3].layer.gates_output = true;
+    mtps[2].layer.has_biases = true;
     dflashes[3].has_head_norms = dflashes[5].has_head_norms = false;
     dflashes[4].selector_top = V; /* candidates that come and go would have no derivative */
     dflashes[5].selector_top = 11;

@@ -188,10 +188,12 @@ static int open_mtp(Drafter **out, const void *options, const DrafterEnv *env, f
     d->learned.draws = o->draws;
     if (!status) status = learned_open_target(&d->learned, "mtp", env, err);
     if (!status && o->file) status = gguf_open(&m->companion, o->file, err);
+    if (!status && m->companion) status = drafter_file_check_companion(m->companion, d->learned.target, err);
     if (m->companion) d->learned.weights_mark = drafter_weights_mark(m->companion);
     if (!status) status = read_weights(m, o->depth, err);
     if (!status) status = open_layers(m, err);
-    if (!status && m->companion) learned_note_quantisation(&d->learned, o->file, "a target of more bits accepts more");
+    if (!status && m->companion && gguf_find_key(m->companion, DRAFTER_KEY("target.fingerprint")) < 0)
+        learned_note_quantisation(&d->learned, o->file, "a target of more bits accepts more");
     if (status) {
         close_mtp(&d->learned.base);
         return status;

@@ -289,6 +289,22 @@ enum { DFLASH_MAX_SELECTOR_RANK = 4096 };
 #define DFLASH_FFN_CONV "ffn_conv_proj"
 #define DFLASH_CONV_BASE "blk.%d.%s_conv_base" /* printf format; attn or ffn */
 
+/* ---- mtp --------------------------------------------------------------------------------------------------- */
+
+/* The file is a companion of the target (Nextn in model.h): its architecture and keys, with more layers in block_count,
+ * <architecture>.nextn_predict_layers, copies of its embedding, output norm and LM head, and for each layer the tensors
+ * blk.<N>.<name> of a layer of the target's own, with the names of LAYER_ATTN_NORM to LAYER_FFN_DOWN above, and
+ * these: */
+#define NEXTN_FC "nextn.eh_proj.weight"       /* [H][2H] */
+#define NEXTN_TOKEN_NORM "nextn.enorm.weight" /* [H], as the next two */
+#define NEXTN_HIDDEN_NORM "nextn.hnorm.weight"
+#define NEXTN_OUTPUT_NORM "nextn.shared_head_norm.weight"
+#define NEXTN_Q_NORM "attn_q_norm.weight" /* [head_dim], optional, as the next one */
+#define NEXTN_K_NORM "attn_k_norm.weight"
+#define NEXTN_Q_BIAS "attn_q.bias" /* optional, as the next two */
+#define NEXTN_K_BIAS "attn_k.bias"
+#define NEXTN_V_BIAS "attn_v.bias"
+
 /* ---- corrections of the logits ----------------------------------------------------------------------------- */
 
 /* logit_corrections.h has what these numbers are for. The names follow the method's name and a dot.
