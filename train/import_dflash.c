@@ -8,7 +8,8 @@
  *     embed_tokens.weight [V][H]     left out if it is the target's
  *     lm_head.weight, d2t, t2d       optional
  *     markov_head.markov_w1.weight [V][r], markov_head.markov_w2.weight [D][r],
- *     markov_head.gate_proj.weight [r][H + r] and .bias [r], where config.json's markov_head_type is gated,
+ *     markov_head.gate_proj.weight [r][H + r] and .bias [r], where config.json's markov_head_type is gated, or
+ *     markov_head.joint_proj.weight [3r][2r + H] and .bias [3r], where it is rnn,
  *     confidence_head.proj.weight [1][H + r] and .bias [1]      DSpark, optional
  *     layers.<i>.{attention,mlp}_conv.kernel_projection.weight [2 taps H / group][H], and .base_kernel [2][taps][H],
  *     candidate_selector.{predecessor,successor}_codebook [V][r], .hidden_projection.weight [r][H]   DFlash 2, optional
@@ -30,8 +31,9 @@ enum { MOST_STREAMS = 16, MOST_LAYERS = 32 };
 
 #define MARKOV_BEFORE "markov_head.markov_w1.weight"
 #define MARKOV_OUTPUT "markov_head.markov_w2.weight"
-#define MARKOV_GATE "markov_head.gate_proj"
-#define CONFIDENCE_HEAD "confidence_head.proj" /* .weight and .bias */
+#define MARKOV_GATE "markov_head.gate_proj" /* .weight and .bias, as the next two */
+#define MARKOV_JOINT "markov_head.joint_proj"
+#define CONFIDENCE_HEAD "confidence_head.proj"
 #define SELECTOR "candidate_selector."
 
 static const char *const list_names[] = {"target_layer_ids", "aux_hidden_state_layer_ids"};
@@ -192,13 +194,19 @@ static int add_selection(Import *x, const json_t *config, int64_t n_embd, int64_
 
 /* Adds what a Markov head of that type has in addition. */
 static int add_gate(Import *x, const ImportShape *s, const char *type, int64_t rank, fr_error *err) {
+    bool is_recurrent = strcmp(type, "rnn") == 0;
     if (strcmp(type, "vanilla") == 0) return FR_OK;
-    if (strcmp(type, "gated") != 0)
+    if (strcmp(type, "gated") != 0 && !is_recurrent)
         return error_set(err, FR_ERR_UNSUPPORTED,
-                         "%s: the markov_head_type in its config.json is not supported; vanilla and gated are",
+                         "%s: the markov_head_type in its config.json is not supported; vanilla, gated and rnn are",
                          published_path(x->from));
-    int status = import_add(x, DFLASH_MARKOV_GATE ".weight", MARKOV_GATE ".weight", s->n_embd + rank, rank, NULL, err);
-    return status ? status : import_add(x, DFLASH_MARKOV_GATE ".bias", MARKOV_GATE ".bias", rank, 0, NULL, err);
+    int64_t n_in = s->n_embd + (is_recurrent ? 2 : 1) * rank, n_out = (is_recurrent ? 3 : 1) * rank;
+    const char *const names[2][2] = {{DFLASH_MARKOV_GATE ".weight", MARKOV_GATE ".weight"},
+                                     {DFLASH_MARKOV_JOINT ".weight", MARKOV_JOINT ".weight"}},
+                      *const biases[2][2] = {{DFLASH_MARKOV_GATE ".bias", MARKOV_GATE ".bias"},
+                                             {DFLASH_MARKOV_JOINT ".bias", MARKOV_JOINT ".bias"}};
+    int status = import_add(x, names[is_recurrent][0], names[is_recurrent][1], n_in, n_out, NULL, err);
+    return status ? status : import_add(x, biases[is_recurrent][0], biases[is_recurrent][1], n_out, 0, NULL, err);
 }
 
 /* Adds the heads of DSpark, if the checkpoint has them. */

@@ -30,7 +30,7 @@ typedef struct File {
     int32_t H, n_head, n_kv, dim, ff, n_layer, n_tokens, block, mask, window;
     int32_t rank;                                /* of the Markov head; 0: there is none */
     int32_t taps, group, selector, selector_top; /* DFlash 2: of the convolutions; rank and candidates; 0: none */
-    bool has_embedding, has_head_norms, has_sinks, is_causal, from_anchor, is_gated;
+    bool has_embedding, has_head_norms, has_sinks, is_causal, from_anchor, is_gated, is_recurrent;
     int32_t n_streams, streams[MAX_STREAMS]; /* numbers of layers that have run */
 } File;
 
@@ -153,6 +153,23 @@ static const File files[] = {
      .has_head_norms = true,
      .n_streams = 2,
      .streams = {1, 2}},
+    {.path = "build/dflash-7.gguf",
+     .layout = OWN,
+     .type = TYPE_F32,
+     .H = 64,
+     .n_head = 2,
+     .n_kv = 1,
+     .dim = 32,
+     .ff = 64,
+     .n_layer = 1,
+     .n_tokens = 150,
+     .block = 5,
+     .mask = 12,
+     .rank = 6,
+     .is_recurrent = true,
+     .from_anchor = true,
+     .n_streams = 1,
+     .streams = {2}},
 };
 enum { N_FILES = sizeof files / sizeof *files };
 
@@ -169,6 +186,7 @@ typedef struct FileWeights {
     float *fc, *context_norm, *output_norm, *output, *embedding;
     float *before, *markov, *confidence, *confidence_bias; /* [V][rank], [n_tokens][rank], [H + rank], [1] */
     float *gate, *gate_bias;                               /* [rank][H + rank], [rank] */
+    float *joint, *joint_bias;                             /* [3 rank][2 rank + H], [3 rank] */
     float *predecessor, *successor, *selector_hidden;      /* [V][selector], [V][selector], [selector][H] */
     int64_t map[V];
 } FileWeights;
@@ -280,6 +298,10 @@ static void add_tensors(const File *f, FileWeights *w) {
     if (f->is_gated) {
         w->gate = learned_rig_tensor(r, "markov_gate.weight", TYPE_F32, f->H + f->rank, f->rank, 0.3);
         w->gate_bias = learned_rig_tensor(r, "markov_gate.bias", TYPE_F32, f->rank, 0, 1);
+    }
+    if (f->is_recurrent) {
+        w->joint = learned_rig_tensor(r, "markov_joint.weight", TYPE_F32, 2 * f->rank + f->H, 3 * f->rank, 0.3);
+        w->joint_bias = learned_rig_tensor(r, "markov_joint.bias", TYPE_F32, 3 * f->rank, 0, 1);
     }
     w->confidence = learned_rig_tensor(r, "conf_proj.weight", TYPE_F32, f->H + f->rank, 1, 0.2);
     w->confidence_bias = learned_rig_tensor(r, "conf_proj.bias", TYPE_F32, 1, 0, 1);
@@ -449,9 +471,27 @@ static void select_after(const FileWeights *w, const double *hidden, int32_t bef
     learned_rig_log_softmax(all, V);
 }
 
-/* Finds log p of the `top` most probable tokens of a position after a token, best first. */
+enum { MAX_RANK = 8 };
+
+/* Replaces the vector of a token by what a recurrent head makes of it, and its state [rank] by the next one. */
+static void run_recurrence(const FileWeights *w, const double *hidden, double *vector, double *state) {
+    int32_t r = w->file->rank;
+    double in[2 * MAX_RANK + MAX_H], out[3 * MAX_RANK];
+    memcpy(in, state, (size_t)r * sizeof *in);
+    memcpy(in + r, vector, (size_t)r * sizeof *in);
+    memcpy(in + 2 * r, hidden, (size_t)w->file->H * sizeof *in);
+    learned_rig_linear(w->joint, w->joint_bias, in, 2 * r + w->file->H, 3 * r, out);
+    for (int32_t i = 0; i < r; i++) {
+        double kept = 1 / (1 + exp(-out[i]));
+        state[i] = kept * state[i] + (1 - kept) * tanh(out[r + i]);
+        vector[i] = tanh(out[2 * r + i]);
+    }
+}
+
+/* Finds log p of the `top` most probable tokens of a position after a token, best first. The state of a recurrent head
+ * becomes the one after the token. */
 static void find_children(const FileWeights *w, const Position *p, int32_t before, int32_t top, int32_t *tokens,
-                          double *log_p) {
+                          double *log_p, double *recurrent_state) {
     const File *f = w->file;
     int32_t D = f->n_tokens ? f->n_tokens : V;
     double own[V], all[V], bias[V] = {0}, vector[32], gates[32], gated[32], state[MAX_H + 32];
@@ -462,6 +502,7 @@ static void find_children(const FileWeights *w, const Position *p, int32_t befor
         learned_rig_linear(w->gate, w->gate_bias, state, f->H + f->rank, f->rank, gates);
         for (int32_t i = 0; i < f->rank; i++) gated[i] /= 1 + exp(-gates[i]);
     }
+    if (f->is_recurrent) run_recurrence(w, p->hidden, gated, recurrent_state);
     if (f->rank) learned_rig_linear(w->markov, NULL, gated, f->rank, D, bias);
     for (int32_t i = 0; i < D; i++) own[i] = p->logits[i] + bias[i];
     learned_rig_log_softmax(own, D);
@@ -514,13 +555,14 @@ enum { MAX_TOP = 16, MAX_TREE = 256 };
 static void plain_tree(const FileWeights *w, const Position *positions, int32_t depth, int32_t top, int32_t budget,
                        int32_t pending, Tree *out) {
     static int32_t tokens[MAX_TREE][MAX_TOP];
-    static double log_p[MAX_TREE][MAX_TOP];
+    static double log_p[MAX_TREE][MAX_TOP], states[MAX_TREE][MAX_RANK];
     int32_t n_children[MAX_TREE] = {0};
     double sums[MAX_TREE] = {0};
     assert_true(budget < MAX_TREE && top <= MAX_TOP);
     if (w->file->selector && w->file->selector_top < top) top = w->file->selector_top;
     tree_reset(out, pending);
-    find_children(w, &positions[0], pending, top, tokens[0], log_p[0]);
+    memset(states[0], 0, sizeof states[0]);
+    find_children(w, &positions[0], pending, top, tokens[0], log_p[0], states[0]);
     while (out->n <= budget) {
         int32_t best = -1;
         double best_sum = -INFINITY;
@@ -533,7 +575,9 @@ static void plain_tree(const FileWeights *w, const Position *positions, int32_t 
         int32_t child = tree_add(out, best, tokens[best][n_children[best]++], (float)exp(best_sum), 0);
         sums[child] = best_sum;
         int32_t at = out->nodes[child].depth;
-        if (at < depth) find_children(w, &positions[at], out->nodes[child].token, top, tokens[child], log_p[child]);
+        memcpy(states[child], states[best], sizeof states[0]);
+        if (at < depth)
+            find_children(w, &positions[at], out->nodes[child].token, top, tokens[child], log_p[child], states[child]);
     }
 }
 
@@ -652,6 +696,7 @@ static void the_text_is_the_plain_one(void **state) {
     learned_rig_check_lossless(TARGET, "dflash:file=build/dflash-0.gguf,top=5");
     learned_rig_check_lossless(TARGET, "dflash:file=build/dflash-3.gguf,top=4");
     learned_rig_check_lossless(TARGET, "dflash:file=build/dflash-6.gguf");
+    learned_rig_check_lossless(TARGET, "dflash:file=build/dflash-7.gguf");
 }
 
 /* ---- files that do not fit ------------------------------------------------------------------------------ */
@@ -750,6 +795,13 @@ static void spoil_rank(File *f, FileWeights *w) {
     learned_rig_tensor(&w->rig, "markov_w1.weight", TYPE_F32, 8, V, 1);
     learned_rig_tensor(&w->rig, "markov_w2.weight", TYPE_F32, 4, V, 1);
 }
+static void spoil_markov(File *f, FileWeights *w) {
+    (void)f;
+    learned_rig_tensor(&w->rig, "markov_w1.weight", TYPE_F32, 8, V, 1);
+    learned_rig_tensor(&w->rig, "markov_w2.weight", TYPE_F32, 8, V, 1);
+    learned_rig_tensor(&w->rig, "markov_gate.weight", TYPE_F32, 72, 8, 1);
+    learned_rig_tensor(&w->rig, "markov_joint.weight", TYPE_F32, 80, 24, 1);
+}
 static void spoil_confidence(File *f, FileWeights *w) {
     (void)f;
     learned_rig_tensor(&w->rig, "markov_w1.weight", TYPE_F32, 8, V, 1);
@@ -779,6 +831,7 @@ static void files_that_do_not_fit_are_refused(void **state) {
     refuse(spoil_selector, "only one of tensor selector_predecessor.weight and key dflash.selector_top_k");
     refuse(spoil_tensor, "another version");
     refuse(spoil_rank, "tensor markov_w2.weight has the wrong shape: 4 x 300 instead of 8 x 300");
+    refuse(spoil_markov, "a Markov head is gated or recurrent");
     refuse(spoil_confidence, "tensor conf_proj.weight reads 64 numbers instead of 72");
     refuse(spoil_vocabulary, "2 tokens");
     refuse_file("dflash:file=" TARGET, "or one made by forerun import-drafter dflash");

@@ -58,7 +58,7 @@ typedef struct Layout {
     const char *list, *block, *types; /* parts of config.json */
     const char *extra;                /* a tensor more; NULL: none */
     const char *head;                 /* markov_head_type of speculators' layout; NULL: vanilla */
-    bool has_gate;
+    bool has_gate, has_joint;
     bool selects;           /* z-lab's layout: DFlash 2 */
     const char *candidates; /* its selector_top_k */
 } Layout;
@@ -147,7 +147,7 @@ static void write_config(const Layout *l) {
     assert_int_equal(fclose(f), 0);
 }
 
-static void add_head(Pair *p, bool has_gate) {
+static void add_head(Pair *p, const Layout *l) {
     int64_t offsets[D];
     add(p, "output.weight", "lm_head.weight", H, D, 0.3);
     for (int64_t i = 0; i < D; i++) p->tokens[i] = 3 * i + 1, offsets[i] = 2 * i + 1;
@@ -155,7 +155,11 @@ static void add_head(Pair *p, bool has_gate) {
     safetensors_build_add_i64s(&p->published, "d2t", offsets, D);
     add(p, "markov_w1.weight", "markov_head.markov_w1.weight", RANK, V, 1);
     add(p, "markov_w2.weight", "markov_head.markov_w2.weight", RANK, D, 0.5);
-    if (has_gate) {
+    if (l->has_joint) {
+        add(p, "markov_joint.weight", "markov_head.joint_proj.weight", H + 2 * RANK, 3 * RANK, 0.3);
+        add(p, "markov_joint.bias", "markov_head.joint_proj.bias", 3 * RANK, 0, 1);
+    }
+    if (l->has_gate) {
         add(p, "markov_gate.weight", "markov_head.gate_proj.weight", H + RANK, RANK, 0.3);
         add(p, "markov_gate.bias", "markov_head.gate_proj.bias", RANK, 0, 1);
     }
@@ -197,7 +201,7 @@ static void write_both(const Layout *l) {
     add(&p, "enc.output_norm.weight", "hidden_norm.weight", H, 0, 1);
     add(&p, "output_norm.weight", "norm.weight", H, 0, 1);
     for (int i = 0; i < N_LAYER; i++) add_layer(&p, i);
-    if (l->is_speculators) add_head(&p, l->has_gate);
+    if (l->is_speculators) add_head(&p, l);
     if (l->selects) add_selection(&p);
     if (l->is_speculators) { /* the target's embedding, which is left out */
         float *e = malloc(sizeof *e * V * H);
@@ -240,13 +244,15 @@ static void propose(LearnedReader *reader, const char *spec, Tree *out) {
 static const Layout of_zlab = {.list = "[0, 1]", .block = "5", .types = TYPES},
                     of_speculators = {.is_speculators = true, .list = "[1, 2]", .block = "5"},
                     second = {.list = "[0, 1]", .block = "5", .types = TYPES, .selects = true, .candidates = "7"},
-                    gated = {.is_speculators = true, .list = "[1, 2]", .block = "5", .head = "gated", .has_gate = true};
+                    gated = {.is_speculators = true, .list = "[1, 2]", .block = "5", .head = "gated", .has_gate = true},
+                    recurrent = {
+                        .is_speculators = true, .list = "[1, 2]", .block = "5", .head = "rnn", .has_joint = true};
 
 static void both_files_draft_the_same(void **state) {
     (void)state;
     static Tree trees[2];
-    static const Layout *const layouts[] = {&of_zlab, &second, &of_speculators, &gated};
-    for (int i = 0; i < 4; i++) {
+    static const Layout *const layouts[] = {&of_zlab, &second, &of_speculators, &gated, &recurrent};
+    for (int i = 0; i < 5; i++) {
         fr_error err = {0};
         LearnedReader reader;
         write_both(layouts[i]);
@@ -280,7 +286,8 @@ static void checkpoints_that_do_not_fit_are_refused(void **state) {
          "the conv_group_size in"},
         {{.list = "[0, 1]", .block = "5", .types = TYPES, .selects = true, .candidates = "7, \"conv_kernel_size\": 3"},
          "tensor layers.0.attention_conv.kernel_projection.weight is 32 x 64, but the target needs 48 x 64"},
-        {{.is_speculators = true, .list = "[0, 1]", .block = "5", .head = "rnn"}, "vanilla and gated are"},
+        {{.is_speculators = true, .list = "[0, 1]", .block = "5", .head = "fir"}, "vanilla, gated and rnn are"},
+        {{.is_speculators = true, .list = "[0, 1]", .block = "5", .head = "rnn"}, "joint_proj.weight"},
         {{.is_speculators = true, .list = "[0, 1]", .block = "5", .head = "gated"}, "gate_proj.weight"},
         {{.is_speculators = true, .list = "[0, 1]", .block = "5", .has_gate = true}, "gate_proj"},
     };

@@ -36,7 +36,7 @@ static int32_t expand(Dflash *d, const LearnedMember *m, int32_t first, int32_t 
     int32_t path[TREE_MAX_NODES], n_path = learned_path(m->tree, node, path), token = m->tree->nodes[node].token;
     const float *hidden = executor_hidden(e, first + n_path);
     const float *logits = executor_logits(e, first + n_path);
-    if (d->markov.rank) logits = markov_head_logits(&d->markov, token, hidden, logits);
+    if (d->markov.rank) logits = markov_head_logits(&d->markov, m->tree, node, hidden, logits);
     learned_spread(&d->learned, logits, d->logits);
     if (d->selector.rank) token_selector_apply(&d->selector, token, hidden, d->logits);
     int32_t n = find_top(d, m, path, n_path, node, n_most);

@@ -235,7 +235,8 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
  *   output.weight [D][H], token_embd.weight [V][H], d2t [D] and rope_freqs.weight, as for eagle3
  *   DSpark, optional (logit_corrections.h has MarkovHead; r is its rank): markov_w1.weight [V][r], markov_w2.weight
  *   [D][r], conf_proj.weight [H + r] or [1][H + r] and .bias [1], both optional, and for a gated Markov head
- *   markov_gate.weight [r][H + r] and .bias [r]. This name is ours: no GGUF file of others with a gate is known
+ *   markov_gate.weight [r][H + r] and .bias [r], or for a recurrent one markov_joint.weight [3r][2r + H] and .bias
+ *   [3r]. These two names are ours: no GGUF file of others with a gate or a recurrent head is known
  *   DFlash 2, optional: blk.<layer>.attn_conv_proj.weight and .ffn_conv_proj.weight [2 taps H / channels][H],
  *   .attn_conv_base and .ffn_conv_base [2][taps][H]; and with the rank r of the selector (logit_corrections.h has
  *   TokenSelector) selector_predecessor.weight [V][r], selector_successor.weight [V][r], selector_hidden.weight [r][H]
@@ -267,7 +268,8 @@ enum { DFLASH_MAX_SELECTOR_RANK = 4096 };
 #define DFLASH_ROPE_FACTORS "rope_freqs.weight"
 #define DFLASH_MARKOV_BEFORE "markov_w1.weight"
 #define DFLASH_MARKOV_OUTPUT "markov_w2.weight"
-#define DFLASH_MARKOV_GATE "markov_gate"
+#define DFLASH_MARKOV_GATE "markov_gate" /* .weight and .bias, as the next one */
+#define DFLASH_MARKOV_JOINT "markov_joint"
 #define DFLASH_CONFIDENCE "conf_proj"
 #define DFLASH_SELECTOR_BEFORE "selector_predecessor.weight"
 #define DFLASH_SELECTOR_AFTER "selector_successor.weight"

@@ -127,8 +127,10 @@ typedef struct MarkovHead {
     OwnEmbedding before;     /* [V][r] a vector of the token before */
     Linear *output;          /* [D][r] */
     Linear *gate;            /* [r][H + r]; NULL: the head is not gated */
+    Linear *joint;           /* [3r][2r + H]; NULL: the head is not recurrent */
     Buffer *narrow, *wide;   /* [r], [D] */
-    Buffer *pair, *gates;    /* [H + r], [r], of a gated head */
+    Buffer *inputs, *gates;  /* what gate or joint reads and gives */
+    float *states;           /* [TREE_MAX_NODES][r] of a recurrent head, of each node of a tree */
     Confidence confidence;   /* reads [H + r], a hidden state and then the vector of the token before */
     float *state;            /* [H + r] */
 } MarkovHead;
@@ -136,8 +138,9 @@ typedef struct MarkovHead {
 int markov_head_open(MarkovHead *m, LearnedDrafter *learned, int32_t n_embd, int32_t n_vocab, fr_error *err);
 void markov_head_close(MarkovHead *m);
 /* Returns the sum of the logits [D] of a position, whose hidden state is `hidden` [H], and of what the token before it
- * adds to them. Valid until the next call. */
-const float *markov_head_logits(MarkovHead *m, int32_t token, const float *hidden, const float *logits);
+ * adds to them, which is that of a node of a tree. Valid until the next call. A recurrent head needs the call for the
+ * node's parent before. */
+const float *markov_head_logits(MarkovHead *m, const Tree *t, int32_t node, const float *hidden, const float *logits);
 /* Corrects the log-probabilities of the children of a node with that token (confidence_correct), given the hidden state
  * [H] of their position. */
 void markov_head_correct(MarkovHead *m, int32_t token, const float *hidden, double *log_p, int32_t n);

@@ -10,6 +10,13 @@
  *
  *     logits + W2 (g * w1(token)),     g = 1 / (1 + exp(-(G [hidden ; w1(token)] + b)))
  *
+ * A recurrent head has a state s of the tokens before in the block as well, which is 0 before the first one:
+ *
+ *     [g ; c ; o] = J [s ; w1(token) ; hidden] + b
+ *     logits + W2 tanh(o),     s' = a s + (1 - a) tanh(c),     a = 1 / (1 + exp(-g))
+ *
+ * s' does not depend on the next token, so all children of a node have the same one, and it is kept for each node.
+ *
  * The confidence head reads the hidden state and the vector, which is not gated:
  *
  *     c = 1 / (1 + exp(-(w [hidden ; w1(token)] + b)))    the chance of the best child; the others are scaled to match
@@ -48,13 +55,22 @@ static int read_confidence(MarkovHead *m, fr_error *err) {
     return status;
 }
 
-/* Opens the gate, if the file has one. */
+/* Opens the gate or the recurrence, if the file has one. */
 static int open_gate(MarkovHead *m, fr_error *err) {
-    int64_t n = m->n_embd + m->rank;
-    const LearnedBuffer buffers[] = {{&m->pair, n}, {&m->gates, m->rank}};
-    if (!drafter_file_has(&m->learned->file, DFLASH_MARKOV_GATE ".weight")) return FR_OK;
-    int status = learned_linear_open(m->learned, DFLASH_MARKOV_GATE, n, m->rank, true, 1, &m->gate, err);
-    return status ? status : learned_open_buffers(m->learned, buffers, ARENA_COUNT(buffers), err);
+    bool is_gated = drafter_file_has(&m->learned->file, DFLASH_MARKOV_GATE ".weight"),
+         is_recurrent = drafter_file_has(&m->learned->file, DFLASH_MARKOV_JOINT ".weight");
+    int64_t n = m->n_embd + (is_recurrent ? 2 : 1) * m->rank, n_out = (is_recurrent ? 3 : 1) * m->rank;
+    const LearnedBuffer buffers[] = {{&m->inputs, n}, {&m->gates, n_out}};
+    const ArenaItem items[] = {ARENA_ITEM(&m->states, (int64_t)TREE_MAX_NODES * m->rank)};
+    if (!is_gated && !is_recurrent) return FR_OK;
+    if (is_gated && is_recurrent)
+        return error_set(err, FR_ERR_FORMAT, "%s: has both %s and %s, but a Markov head is gated or recurrent",
+                         gguf_path(m->learned->file.gguf), DFLASH_MARKOV_GATE, DFLASH_MARKOV_JOINT);
+    int status = learned_linear_open(m->learned, is_gated ? DFLASH_MARKOV_GATE : DFLASH_MARKOV_JOINT, n, n_out, true, 1,
+                                     is_gated ? &m->gate : &m->joint, err);
+    if (!status) status = learned_open_buffers(m->learned, buffers, ARENA_COUNT(buffers), err);
+    return status || is_gated ? status
+                              : arena_take(&m->learned->arena, items, ARENA_COUNT(items), "a Markov head", err);
 }
 
 int markov_head_open(MarkovHead *m, LearnedDrafter *learned, int32_t n_embd, int32_t n_vocab, fr_error *err) {
@@ -80,6 +96,7 @@ void markov_head_close(MarkovHead *m) {
     if (m->rank) {
         learned_linear_close(m->learned, m->output);
         learned_linear_close(m->learned, m->gate);
+        learned_linear_close(m->learned, m->joint);
     }
     own_embedding_close(&m->before);
     confidence_close(&m->confidence);
@@ -88,16 +105,36 @@ void markov_head_close(MarkovHead *m) {
 /* Multiplies the vector of the token before by the gate. */
 static void apply_gate(MarkovHead *m, const float *hidden) {
     float *vector = m->narrow->floats;
-    learned_write(m->pair, 0, hidden, m->n_embd);
-    learned_write(m->pair, m->n_embd, vector, m->rank);
-    learned_linear(m->learned, m->gate, LINEAR_SET, m->pair, 1, m->gates);
+    learned_write(m->inputs, 0, hidden, m->n_embd);
+    learned_write(m->inputs, m->n_embd, vector, m->rank);
+    learned_linear(m->learned, m->gate, LINEAR_SET, m->inputs, 1, m->gates);
     buffer_pull(m->gates, 0, m->rank);
     for (int32_t i = 0; i < m->rank; i++) vector[i] /= 1 + (float)math_exp(-(double)m->gates->floats[i]);
 }
 
-const float *markov_head_logits(MarkovHead *m, int32_t token, const float *hidden, const float *logits) {
-    embedding_row(&m->before.tensor, token, m->narrow->floats);
+/* Replaces the vector of the token of a node by what the recurrence makes of it, and keeps the state after that. */
+static void apply_recurrence(MarkovHead *m, const Tree *t, int32_t node, const float *hidden) {
+    float *vector = m->narrow->floats, *state = m->states + node * m->rank;
+    int32_t r = m->rank;
+    if (node) memcpy(state, m->states + t->nodes[node].parent * r, (size_t)r * sizeof *state);
+    else memset(state, 0, (size_t)r * sizeof *state);
+    learned_write(m->inputs, 0, state, r);
+    learned_write(m->inputs, r, vector, r);
+    learned_write(m->inputs, 2 * r, hidden, m->n_embd);
+    learned_linear(m->learned, m->joint, LINEAR_SET, m->inputs, 1, m->gates);
+    buffer_pull(m->gates, 0, 3 * r);
+    const float *gate = m->gates->floats, *candidate = gate + r, *out = candidate + r;
+    for (int32_t i = 0; i < r; i++) {
+        float kept = 1 / (1 + (float)math_exp(-(double)gate[i]));
+        state[i] = kept * state[i] + (1 - kept) * (float)math_tanh((double)candidate[i]);
+        vector[i] = (float)math_tanh((double)out[i]);
+    }
+}
+
+const float *markov_head_logits(MarkovHead *m, const Tree *t, int32_t node, const float *hidden, const float *logits) {
+    embedding_row(&m->before.tensor, t->nodes[node].token, m->narrow->floats);
     if (m->gate) apply_gate(m, hidden);
+    if (m->joint) apply_recurrence(m, t, node, hidden);
     buffer_push(m->narrow, 0, m->rank);
     learned_linear(m->learned, m->output, LINEAR_SET, m->narrow, 1, m->wide);
     buffer_pull(m->wide, 0, m->n_vocab);
