@@ -487,8 +487,8 @@ typedef struct fr_request_options {
     const char *reasoning_end, *reasoning_opening;
     int64_t max_reasoning;
     /* Not 0: the hash of logits is not computed, and fr_stats.logits_hash is 0. If nothing else needs whole rows of
-     * logits, which is so for a greedy text without penalties, biases, grammar and log-probabilities, the processes of
-     * a divided model then exchange their best tokens only. */
+     * logits, which is so for a text without penalties, biases, grammar and log-probabilities that is greedy or drawn
+     * without top_k, top_p and min_p, the processes of a divided model then exchange their best tokens only. */
     int64_t no_logits_hash;
 } fr_request_options;
 

@@ -19,7 +19,7 @@ typedef enum RngStream {
     RNG_NOISE =
         6, /* noise added to hidden states in training: counter = (number of the sequence in the run, component) */
     RNG_ANCHORS = 7, /* where blocks begin in training: counter = (number of the sequence in the run, candidate) */
-    RNG_RARE = 16,   /* added to another stream, for the rare noise of its tokens (verify/gumbel.c) */
+    RNG_RARE = 16,   /* added to another stream, for the rare noise of its tokens (base/gumbel_row.c) */
 } RngStream;
 
 /* Four independent 32-bit words for the key (seed, stream) and the 96-bit counter (a, b). */

@@ -12,7 +12,7 @@
 
 #include <stdbool.h>
 
-/* A token is a contender if it may still win a draw (verify/sampler.c). The token with logit x and random word w is one
+/* A token is a contender if it may still win a draw (gumbel_row.c). The token with logit x and random word w is one
  * where
  *
  *     bits((float)(w >> 1)) <= (x - max) * scale + offset            bits(): the bits of a float, as an integer

@@ -141,6 +141,18 @@ typedef struct RowSlots {
     const int32_t *prefix, *path; /* -1: no layer of the group sees this place any more */
 } RowSlots;
 
+/* How the token after a row is chosen, if its logits are read for nothing else: it is the argmax of
+ * logit / temperature + G, where G is the noise of a position with a seed (base/gumbel_row.h), or with temperature 0
+ * the argmax of the logits. Ties go to the lowest token. A backend may then leave logits out: it gives those of some
+ * tokens, among them that one and one that is not finite if there is any, and the least finite number in the place of
+ * the others. That number wins against no other at temperatures up to ROW_TEMPERATURE_MAX: the next float is 2e31
+ * above it, and no two tokens have noise that differs by more than 60. */
+#define ROW_TEMPERATURE_MAX 1e29f
+typedef struct RowDraw {
+    float temperature;
+    uint64_t seed, position;
+} RowDraw;
+
 /* One row of a forward, placed: which slots it reads and where its own key and value go. */
 typedef struct RowPlace {
     int32_t token, position, sequence;
@@ -151,7 +163,8 @@ typedef struct RowPlace {
                                * a block sees the whole block in the place of its path */
     RowSlots slots[KV_GROUPS];
     int32_t i_logits, i_hidden; /* its place among the results, or -1: not wanted */
-    bool only_best;             /* only its greatest logit is read (Row.only_best) */
+    bool only_best;             /* its logits are only read to choose the token of `draw` */
+    RowDraw draw;
 } RowPlace;
 
 /* Recurrent state `to` becomes state `from`, which has taken in `length` tokens (0: it is all zeros), moved on by

@@ -241,6 +241,7 @@ static int place_rows(Executor *e, const Row *rows, int32_t n_before, int32_t n_
                                 .slots = {slots[KV_ALL], slots[e->sequences.n_tables - 1]},
                                 .i_logits = r->want_logits ? e->n_logits++ : -1,
                                 .only_best = r->only_best,
+                                .draw = r->draw,
                                 .i_hidden = r->want_logits || r->want_hidden ? e->n_hidden++ : -1};
     }
     return FR_OK;

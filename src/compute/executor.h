@@ -16,9 +16,8 @@ typedef struct Row {
     int32_t parent; /* an earlier row of the same sequence in this batch, or -1: the committed tokens */
     bool in_block;  /* it also sees the rows of the block after itself; a block is a chain of adjacent rows */
     bool want_logits;
-    /* With want_logits: the greatest logit (of equal ones the first) is read, and whether all are finite; a backend may
-     * give other numbers that are smaller in the place of the others. */
-    bool only_best;
+    bool only_best; /* with want_logits: they are only read to choose the token of `draw` */
+    RowDraw draw;
     bool want_hidden;   /* its hidden state is wanted; a row that wants logits has it in any case */
     const float *input; /* [model_input_width] the input of the first layer; NULL: the token's embedding. Borrowed for
                          * the call */

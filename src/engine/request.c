@@ -186,14 +186,12 @@ static uint64_t noise_key(const fr_request_options *o) {
     return hash64(o->prompt, (size_t)o->n_prompt * sizeof *o->prompt, o->sampling.seed);
 }
 
-/* Returns whether only the greatest logit of a row decides, or shows, anything of the request. */
+/* Returns whether nothing of a row of logits is needed but the token that wins with the request's noise. */
 static bool needs_only_best(const fr_request *r) {
-    const SamplingOptions *s = &r->sampling;
-    bool is_greedy = s->temperature == 0 && s->n_bias == 0 && s->repeat_penalty == 1 && s->frequency_penalty == 0 &&
-                     s->presence_penalty == 0;
+    bool takes_best = sampling_takes_best(&r->sampling) && r->sampling.temperature <= ROW_TEMPERATURE_MAX;
     for (int i = 0; i < r->options.n_drafts; i++)
         if (r->drafts[i].shared->drafter->class->needs_logits) return false;
-    return is_greedy && r->options.no_logits_hash && r->rule == verify_rules()[0] && !r->options.grammar &&
+    return takes_best && r->options.no_logits_hash && r->rule == verify_rules()[0] && !r->options.grammar &&
            !r->options.want_logprobs && r->options.n_top_logprobs == 0;
 }
 

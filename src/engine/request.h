@@ -97,7 +97,7 @@ struct fr_request {
     int32_t step_budget;            /* the most drafted nodes of this step */
     bool reads_prompt;              /* one of its drafters is shown the prompt ... */
     bool needs_hidden;              /* ... and one needs hidden states for it */
-    bool only_best;                 /* of a row of logits only the greatest one matters */
+    bool only_best;                 /* logits are only read to choose the next token (RowDraw) */
     bool has_auto_budget;           /* draft_policy.c decides which nodes get a row */
     int32_t proposal_budget;        /* how many nodes each drafter may propose if the budget is automatic */
     double time_credit_s;           /* how much forward time drafted nodes may still lose */

@@ -48,6 +48,13 @@ static void pack_prompt(fr_request *r) {
                         .want_hidden = (r->needs_hidden || r->embedding.sum) && done + i >= r->n_read};
 }
 
+/* Returns how the token after a node of that depth is drawn. */
+static RowDraw draw_at(const fr_request *r, int32_t depth) {
+    return (RowDraw){.temperature = r->sampling.temperature,
+                     .seed = r->sampling.seed,
+                     .position = (uint64_t)(r->stats.n_generated + depth)};
+}
+
 /* Appends the request's tree, which is pruned if there are too few slots. A ratio rule needs whole trees, so the
  * request waits instead. */
 static void pack_tree(fr_request *r) {
@@ -66,7 +73,8 @@ static void pack_tree(fr_request *r) {
                         .sequence = r->sequence,
                         .parent = i ? r->first_row + r->tree.nodes[i].parent : -1,
                         .want_logits = true,
-                        .only_best = r->only_best};
+                        .only_best = r->only_best,
+                        .draw = draw_at(r, r->tree.nodes[i].depth)};
     r->n_step_rows += request_drafts_add_rows(r, n - r->tree.n, rows + r->tree.n);
     e->step.n_rows = r->first_row + r->n_step_rows;
 }

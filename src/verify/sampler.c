@@ -26,9 +26,9 @@
  * reference, draws against softmax by chi-square with a negative control, pruned against unpruned. */
 #include "verify/sampler.h"
 
+#include "base/gumbel_row.h"
 #include "base/math_functions.h"
 #include "base/mem.h"
-#include "verify/gumbel.h"
 
 #include <float.h>
 #include <math.h>
@@ -275,164 +275,34 @@ static Kept filter_row(const FilterScratch *s, const SamplingOptions *o, const f
 
 /* ---- the draw ------------------------------------------------------------------------------------ */
 
-/* Drawing one of V logits by Gumbel noise without computing most of that noise.
- *
- * The problem: argmax(z + G), z = logits / temperature, needs noise for each of V tokens, and V logarithms of
- * logarithms cost milliseconds. Nearly all of them cannot win.
- *
- * The idea: let `best` be the greatest z + G so far. Token i can only win with G_i >= d = best - z_i. Three tests, each
- * cheaper than what it saves:
- *
- *   logits     G does not exceed GUMBEL_COMMON_MAX, except for the few rare tokens that are known beforehand (gumbel.h)
- *              and considered first. So blocks of four tokens, which share one block of random words, are looked at
- *              only where z >= best - GUMBEL_COMMON_MAX; after the first thousands of tokens of a real row few are
- *              left.
- *   words      with v = 1 - U, G_i >= d requires v_i <= e^-d, because v <= -log(1 - v): a comparison of logarithms,
- *              taken from the bits of a float, many tokens at once (RowKernels.contenders). On average that leaves
- *              about the sum of e^(z_i - best) tokens of a chunk, two or three.
- *   value      z + G is computed for these.
- *
- * The most probable token goes first, so that `best` is near its final value from the start. All tests err on the side
- * of computing a value: every margin below exceeds the rounding of what it compares. So the result is that of computing
- * all values, bit by bit, whatever the table of kernels.
- *
- * Example: z = (2, 1, -30), G = (0.1, 1.6, ?), no rare tokens. Token 0 is most probable: best = 2.1. Token 1: d = 1.1,
- * v = 1 - e^-e^-1.6 = 0.18 <= e^-1.1: 2.6 > 2.1 is the new best. Token 2: d = 32.6 > 11.1: skipped. The result is 1.
- *
- * Cost: one pass over the row, and a quarter of a Philox block for each token within GUMBEL_COMMON_MAX of the best.
- * Proof: tests/verify/test_gumbel_max.c, against all values, for every table. */
-enum { DRAW_CHUNK = 2048 }; /* tokens that are looked at together */
-typedef struct DrawScratch {
-    uint32_t blocks[DRAW_CHUNK / 4], words[DRAW_CHUNK];
-    int32_t at[DRAW_CHUNK];
-} DrawScratch;
-
-enum { N_TAIL = 57 }; /* floors of distances up to GUMBEL_MAX */
-
-typedef struct Draw {
-    GumbelRow noise;
-    double temperature, max;
-    double best;
-    int32_t best_id;
-    double tail[N_TAIL]; /* e^-k for each k */
-} Draw;
-
-static void draw_begin(Draw *d, const SamplingOptions *o, int32_t n_vocab, uint64_t position, float max,
-                       int32_t max_id) {
-    gumbel_row_begin(&d->noise, o->seed, RNG_TARGET, position, n_vocab);
-    for (int k = 0; k < N_TAIL; k++) d->tail[k] = math_exp(-k);
-    d->temperature = (double)o->temperature;
-    d->max = (double)max;
-    d->best_id = max_id;
-    d->best = d->max / d->temperature + gumbel_of(gumbel_row_v(&d->noise, max_id));
-}
-
-/* Returns the margin for rounding errors in the comparisons that prune. */
-static double slack(const Draw *d) { return 1e-9 + 1e-15 * fabs(d->best); }
-
-/* Lets token `id`, whose noise is v (gumbel.h), take part in the draw. */
-static void draw_consider(Draw *d, float logit, int32_t id, double v) {
-    double z = (double)logit / d->temperature;
-    double distance = d->best - z - slack(d);
-    if (distance > GUMBEL_MAX) return;
-    if (distance > 0 && v > d->tail[(int)distance]) return;
-    double value = z + gumbel_of(v);
-    if (value > d->best || (value == d->best && id < d->best_id)) d->best = value, d->best_id = id;
-}
-
-static void draw_candidates(Draw *d, const Kept *kept) {
-    for (int32_t i = 0; i < kept->n; i++) {
-        Candidate c = kept->candidates[i];
-        if ((double)c.logit >= kept->min_logit) draw_consider(d, c.logit, c.id, gumbel_row_v(&d->noise, c.id));
-    }
-}
-
-/* ---- the whole row ---------------------------------------------------------------------------------------- */
-
-/* A test for the tokens that the filters kept. They are those not after `cut` in falling order of probability,
- * without those below min_logit, which min-p removes. */
-typedef struct Range {
-    Candidate cut;
-    double min_logit;
-    float floor; /* no token below it takes part */
-} Range;
-
-static Range range_of(const Kept *kept) {
-    Range r = {.cut = {-INFINITY, 0}, .min_logit = kept->min_logit};
+/* Returns the tokens of a row [n_vocab] that the filters kept. */
+static GumbelField field_of(const Kept *kept, int32_t n_vocab) {
+    GumbelField f = gumbel_field(0, n_vocab);
     const Candidate *c = kept->candidates;
-    if (c) r.cut = c[0];
+    f.min_logit = kept->min_logit;
+    Candidate last = c ? c[0] : (Candidate){-INFINITY, 0};
     for (int32_t i = 1; c && i < kept->n; i++)
-        if (filter_before(r.cut, c[i])) r.cut = c[i];
-    r.floor = nextafterf((float)r.min_logit, -INFINITY);
-    if (r.cut.logit > r.floor) r.floor = r.cut.logit;
-    return r;
-}
-
-static bool in_range(const Range *r, float logit, int32_t id) {
-    return logit > -INFINITY && (double)logit >= r->min_logit && !filter_before(r->cut, (Candidate){logit, id});
-}
-
-static void consider(Draw *d, const Range *r, const float *row, int32_t id, double v) {
-    if (in_range(r, row[id], id)) draw_consider(d, row[id], id, v);
-}
-
-/* Returns the lowest logit that could still win with noise that is not rare, rounded down. */
-static float winning_logit(const Draw *d) {
-    return nextafterf((float)((d->best - GUMBEL_COMMON_MAX - slack(d)) * d->temperature), -INFINITY);
-}
-
-/* Returns the test of a word w: log2(w / 2^32) <= (z - best) / ln 2 is necessary for winning. Logarithms are those of
- * row_kernels.h, in units of 2^-23. The margin of 2^-10 covers roundings, also those of `best` if it is huge. At
- * extreme temperatures floats would overflow, so no token is ruled out there. */
-static Contest contest_of(const Draw *d) {
-    const double unit = 0x1p23, log2_e = 1.4426950408889634, margin = 0x1p-10 + log2_e * slack(d);
-    if (d->temperature < 0x1p-100 || d->temperature > 0x1p100) return (Contest){0, 0, INFINITY};
-    double lead = log2_e * (d->max / d->temperature - d->best);
-    return (Contest){(float)d->max, (float)(log2_e * unit / d->temperature),
-                     (float)((lead + margin + 127 + 31) * unit)};
-}
-
-/* Considers the tokens [begin, end); both are multiples of 4. A rare token among them has already been considered
- * with its rare noise, which is greater than the noise of its word, so that considering it again does not change the
- * result. */
-static void draw_chunk(Draw *d, const RowKernels *rows, DrawScratch *s, const Range *r, const float *row, int32_t begin,
-                       int32_t end) {
-    float floor = winning_logit(d);
-    if (r->floor > floor) floor = r->floor;
-    int32_t n_blocks = rows->blocks_above(row, begin, end, floor, s->blocks);
-    if (n_blocks == 0) return;
-    rows->words(d->noise.seed, d->noise.stream, d->noise.position, s->blocks, n_blocks, s->words);
-    Contest contest = contest_of(d);
-    int32_t n = rows->contenders(&contest, row, s->blocks, s->words, n_blocks, s->at);
-    for (int32_t i = 0; i < n; i++) {
-        int32_t at = s->at[i], id = 4 * (int32_t)s->blocks[at / 4] + at % 4;
-        consider(d, r, row, id, gumbel_common_v(s->words[at]));
-    }
-}
-
-static void draw_row(Draw *d, const RowKernels *rows, DrawScratch *s, const Range *r, const float *row,
-                     int32_t n_vocab) {
-    int32_t n_whole = n_vocab / 4 * 4;
-    for (int32_t k = 0; k < d->noise.n_rare; k++) consider(d, r, row, d->noise.rare_id[k], d->noise.rare_v[k]);
-    for (int32_t i = n_whole; i < n_vocab; i++) consider(d, r, row, i, gumbel_row_v(&d->noise, i));
-    for (int32_t begin = 0; begin < n_whole; begin += DRAW_CHUNK)
-        draw_chunk(d, rows, s, r, row, begin, n_whole - begin < DRAW_CHUNK ? n_whole : begin + DRAW_CHUNK);
+        if (filter_before(last, c[i])) last = c[i];
+    f.last_logit = last.logit, f.last_id = last.id;
+    return f;
 }
 
 /* Returns the argmax of row[i] / temperature + G_i over the tokens that the filters kept; ties go to the lowest id.
  * max_id is the token of the greatest logit, which is finite, or the lowest such id; the temperature is above 0. */
-static int32_t gumbel_max(const RowKernels *rows, DrawScratch *scratch, const SamplingOptions *o, const float *row,
+static int32_t draw_token(const RowKernels *rows, GumbelMax *d, const SamplingOptions *o, const float *row,
                           int32_t n_vocab, uint64_t position, int32_t max_id, const Kept *kept) {
     enum { FEW = 128 }; /* candidates whose noise is computed one by one */
-    Draw d;
-    draw_begin(&d, o, n_vocab, position, row[max_id], max_id);
-    if (kept->candidates && kept->n <= FEW) {
-        draw_candidates(&d, kept);
-    } else {
-        Range range = range_of(kept);
-        draw_row(&d, rows, scratch, &range, row, n_vocab);
+    gumbel_max_begin(d, o->seed, position, o->temperature, n_vocab, row[max_id], max_id);
+    if (!kept->candidates || kept->n > FEW) {
+        GumbelField field = field_of(kept, n_vocab);
+        gumbel_max_consider_row(d, rows, row, &field);
+        return d->best_id;
     }
-    return d.best_id;
+    for (int32_t i = 0; i < kept->n; i++) {
+        Candidate c = kept->candidates[i];
+        if ((double)c.logit >= kept->min_logit) gumbel_max_consider(d, c.logit, c.id, gumbel_row_v(&d->noise, c.id));
+    }
+    return d->best_id;
 }
 
 /* ---- the sampler --------------------------------------------------------------------------------- */
@@ -443,11 +313,17 @@ struct Sampler {
     float *adjusted; /* [n_vocab] the row after biases and penalties */
     int32_t *counts; /* [n_vocab] how often each token was seen; all 0 between calls */
     FilterScratch filter;
-    DrawScratch draw;
+    GumbelMax draw;
 };
 
 static int refuse(fr_error *err, const char *name, double value, const char *want) {
     return error_set(err, FR_ERR_ARGUMENT, "%s is %g but must be %s", name, value, want);
+}
+
+bool sampling_takes_best(const SamplingOptions *o) {
+    bool is_filtered = o->top_k > 0 || o->top_p < 1 || o->min_p > 0,
+         is_penalised = o->repeat_penalty != 1 || o->frequency_penalty != 0 || o->presence_penalty != 0;
+    return o->n_bias == 0 && !is_penalised && (o->temperature == 0 || !is_filtered);
 }
 
 int sampling_check(const SamplingOptions *o, fr_error *err) {
@@ -546,7 +422,7 @@ int32_t sampler_choose(Sampler *s, const SamplingOptions *o, const float *logits
     float max = row[max_id];
     if (filter_is_certain(o, max)) return max_id;
     Kept kept = filter_row(&s->filter, o, row, max);
-    return gumbel_max(s->rows, &s->draw, o, row, s->n_vocab, position, max_id, &kept);
+    return draw_token(s->rows, &s->draw, o, row, s->n_vocab, position, max_id, &kept);
 }
 
 void sampler_dist(Sampler *s, const SamplingOptions *o, const float *logits, const int32_t *context, int64_t n_context,

@@ -33,6 +33,9 @@ typedef struct SamplingOptions {
 
 extern const SamplingOptions SAMPLING_DEFAULT;               /* greedy, without penalties; penalty_last_n is 64 */
 int sampling_check(const SamplingOptions *o, fr_error *err); /* all but the tokens of the biases */
+/* Returns whether the token is the argmax of logit / temperature + G over the whole row, or of the logits if the
+ * temperature is 0: no bias, penalty or filter has a part in it. */
+bool sampling_takes_best(const SamplingOptions *o);
 void sampling_add_bias(const SamplingOptions *o, float *row, int32_t n_vocab);
 
 typedef struct Sampler Sampler;        /* working memory, for one caller at a time */

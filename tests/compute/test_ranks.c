@@ -9,6 +9,7 @@
 #include "compute/ranks/ranks.h"
 #include "model_patch.h"
 #include "model_rig.h"
+#include "verify/sampler.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -212,21 +213,24 @@ static void only_what_the_formula_says_is_exchanged(void **state) {
     }
 }
 
-/* Runs rows of which only the greatest logit is wanted, or whole rows. Returns the bytes that were gathered, if there
- * are several ranks. */
-static int64_t run_rows(const Weights *w, const Comm *comm, bool only_best, float out[3][N_VOCAB]) {
-    RigOptions o = rig_options(N_CTX, 3);
+/* Runs rows of which only the best token is wanted, at positions from that of the draw on, or whole rows (draw: NULL),
+ * after one of which no logits are wanted. Returns the bytes that were gathered, if there are several ranks. */
+static int64_t run_rows(const Weights *w, const Comm *comm, const RowDraw *draw, float out[3][N_VOCAB]) {
+    RigOptions o = rig_options(N_CTX, 4);
     Executor *e = rig_executor(w, &o);
-    const int32_t tokens[3] = {5, 200, 299}, s = rig_sequence(e);
-    Row rows[3];
+    const int32_t tokens[4] = {7, 5, 200, 299}, s = rig_sequence(e);
+    Row rows[4];
     fr_error err;
-    for (int i = 0; i < 3; i++)
-        rows[i] =
-            (Row){.token = tokens[i], .sequence = s, .parent = i - 1, .want_logits = true, .only_best = only_best};
+    for (int i = 0; i < 4; i++) {
+        rows[i] = (Row){.token = tokens[i], .sequence = s, .parent = i - 1, .want_logits = i > 0};
+        if (!draw || i == 0) continue;
+        rows[i].only_best = true, rows[i].draw = *draw;
+        rows[i].draw.position += (uint64_t)i - 1;
+    }
     int64_t before = comm ? comm_counts(comm).n_gather_bytes : 0;
-    if (executor_reserve(e, s, 3, &err) || executor_forward(e, rows, 3, &err)) fail_msg("%s", err.message);
+    if (executor_reserve(e, s, 4, &err) || executor_forward(e, rows, 4, &err)) fail_msg("%s", err.message);
     int64_t after = comm ? comm_counts(comm).n_gather_bytes : 0;
-    for (int i = 0; i < 3; i++) memcpy(out[i], executor_logits(e, i), sizeof out[i]);
+    for (int i = 0; i < 3; i++) memcpy(out[i], executor_logits(e, i + 1), sizeof out[i]);
     rig_executor_close(e);
     return after - before;
 }
@@ -246,6 +250,7 @@ static void the_best_token_is_found_without_exchanging_logits(void **state) {
     enum { AS_IS, TIES, INFINITE, N_CASES, N_RANKS = 3 };
     static float whole[3][N_VOCAB], best[3][N_VOCAB];
     const RowKernels *kernels = &row_kernels_plain;
+    const RowDraw greedy = {.temperature = 0};
     char path[] = "build/test_ranks_best.XXXXXX";
     rig_write_random(&small_models[0], path);
     for (int k = 0; k < N_CASES; k++) {
@@ -253,12 +258,12 @@ static void the_best_token_is_found_without_exchanging_logits(void **state) {
         Gguf *gguf = rig_gguf(path);
         Weights *w = rig_weights_in(&backend_cpu, gguf);
         Group g;
-        run_rows(w, NULL, false, whole);
+        run_rows(w, NULL, NULL, whole);
         rig_weights_close(w);
         if (group_open(&g, gguf, N_RANKS, -1)) fail_msg("%s", g.ranks[0].err.message);
         const Comm *comm = g.ranks[0].ranks->comm;
-        int64_t all_bytes = run_rows(g.ranks[0].weights, comm, false, best),
-                best_bytes = run_rows(g.ranks[0].weights, comm, true, best);
+        int64_t all_bytes = run_rows(g.ranks[0].weights, comm, NULL, best),
+                best_bytes = run_rows(g.ranks[0].weights, comm, &greedy, best);
         assert_int_equal(all_bytes - best_bytes, 3 * (N_VOCAB * 4 - N_RANKS * 8));
         for (int i = 0; i < 3; i++) {
             assert_true(kernels->is_finite(whole[i], N_VOCAB) == (k != INFINITE));
@@ -273,6 +278,41 @@ static void the_best_token_is_found_without_exchanging_logits(void **state) {
         gguf_close(gguf);
     }
     unlink(path);
+}
+
+/* With a temperature, the token is that of whole rows, and no more bytes travel than for a greedy one. */
+static void the_drawn_token_is_found_without_exchanging_logits(void **state) {
+    (void)state;
+    enum { N_DRAWS = 8, N_RANKS = 3 };
+    static const float temperatures[] = {0.7f, 1, 100, ROW_TEMPERATURE_MAX};
+    static float whole[3][N_VOCAB], best[3][N_VOCAB];
+    Gguf *gguf = rig_random_gguf(&small_models[0]);
+    Weights *w = rig_weights_in(&backend_cpu, gguf);
+    Sampler *sampler = sampler_new(N_VOCAB);
+    Group g;
+    int n_others = 0;
+    run_rows(w, NULL, NULL, whole);
+    rig_weights_close(w);
+    if (group_open(&g, gguf, N_RANKS, -1)) fail_msg("%s", g.ranks[0].err.message);
+    const Comm *comm = g.ranks[0].ranks->comm;
+    int64_t all_bytes = run_rows(g.ranks[0].weights, comm, NULL, best);
+    for (int k = 0; k < N_DRAWS; k++) {
+        SamplingOptions o = SAMPLING_DEFAULT;
+        o.temperature = temperatures[k % 4], o.seed = (uint64_t)k;
+        const RowDraw draw = {.temperature = o.temperature, .seed = o.seed, .position = (uint64_t)k * 10};
+        int64_t best_bytes = run_rows(g.ranks[0].weights, comm, &draw, best);
+        assert_int_equal(all_bytes - best_bytes, 3 * (N_VOCAB * 4 - N_RANKS * 8));
+        for (int i = 0; i < 3; i++) {
+            int32_t token = sampler_choose(sampler, &o, whole[i], NULL, 0, draw.position + (uint64_t)i);
+            assert_int_equal(sampler_choose(sampler, &o, best[i], NULL, 0, draw.position + (uint64_t)i), token);
+            assert_memory_equal(&best[i][token], &whole[i][token], sizeof(float));
+            n_others += token != row_kernels_plain.argmax(whole[i], N_VOCAB);
+        }
+    }
+    assert_true(n_others > N_DRAWS);
+    group_close(&g);
+    sampler_free(sampler);
+    gguf_close(gguf);
 }
 
 /* Models whose recurrent states are divided, with the heads of each of two ranks. */
@@ -359,6 +399,7 @@ int main(void) {
         cmocka_unit_test(packed_weights_change_no_bit),
         cmocka_unit_test(only_what_the_formula_says_is_exchanged),
         cmocka_unit_test(the_best_token_is_found_without_exchanging_logits),
+        cmocka_unit_test(the_drawn_token_is_found_without_exchanging_logits),
         cmocka_unit_test(recurrent_states_are_divided_by_heads),
         cmocka_unit_test(the_cost_of_a_forward_contains_its_exchanges),
         cmocka_unit_test(another_model_is_refused_by_name),

@@ -121,6 +121,50 @@ static void without_a_hash_only_best_tokens_are_exchanged(void **state) {
     fr_model_close(divided);
 }
 
+/* Runs a request with a temperature and no hash, and returns the bytes that its processes have exchanged. The
+ * prediction is what one process has generated so far. */
+static int64_t exchanged_for(const fr_model *m, const fr_sampling *sampling, const char *const *draft,
+                             const Stream *plain, Stream *got) {
+    int32_t prompt[N_PROMPT];
+    fr_engine *e = open_engine(m);
+    fr_request_options o = request_of(prompt, draft);
+    fr_engine_stats before = {.struct_size = sizeof before}, after = before;
+    o.no_logits_hash = 1, o.sampling = *sampling;
+    o.prediction = plain->tokens, o.n_prediction = plain->n;
+    fr_engine_get_stats(e, &before);
+    rig_run_request(e, &o, got);
+    fr_engine_get_stats(e, &after);
+    fr_engine_close(e);
+    return after.exchanged_bytes - before.exchanged_bytes;
+}
+
+/* With a temperature, each process draws among its tokens, and the text is that of one process. */
+static void with_a_temperature_only_drawn_tokens_are_exchanged(void **state) {
+    (void)state;
+    enum { MOST_RANKS = 4 };
+    static Stream plain, got;
+    const char *const drafts[] = {"none", "prediction", "recycling"};
+    fr_sampling drawn = fr_sampling_default(), filtered;
+    drawn.temperature = 0.6f, drawn.seed = 5;
+    filtered = drawn, filtered.top_p = 0.999999f; /* it needs whole rows of logits, and removes next to nothing */
+    all_drafters_write_files();
+    for (int n_ranks = 1; n_ranks <= MOST_RANKS; n_ranks++) {
+        fr_model *m = open_divided(ALL_DRAFTERS_TARGET, n_ranks);
+        for (int i = 0; i < (n_ranks == 2 ? 3 : 2); i++) {
+            int64_t best = exchanged_for(m, &drawn, &drafts[i], &plain, &got), all;
+            if (plain.n == 0) plain = got;
+            rig_assert_same(&plain, &got, drafts[i]);
+            if (i == 1) assert_true(got.stats.n_steps <= 2);
+            if (n_ranks != 2) continue;
+            all = exchanged_for(m, &filtered, &drafts[i], &plain, &got);
+            rig_assert_same(&plain, &got, "top-p");
+            if (i == 2) assert_int_equal(all, best); /* this draft reads logits */
+            else assert_true(all - best >= N_TOKENS / 2 * ALL_DRAFTERS_VOCAB * 4);
+        }
+        fr_model_close(m);
+    }
+}
+
 /* Returns the processes that this one has started, the latest last. */
 static int find_children(pid_t out[8]) {
     char path[64], line[256] = "";
@@ -186,6 +230,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(processes_change_no_text),
         cmocka_unit_test(without_a_hash_only_best_tokens_are_exchanged),
+        cmocka_unit_test(with_a_temperature_only_drawn_tokens_are_exchanged),
         cmocka_unit_test(a_process_that_fails_ends_the_group),
         cmocka_unit_test(a_wrong_file_is_refused_once),
     };

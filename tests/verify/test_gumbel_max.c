@@ -1,12 +1,14 @@
 /* test_gumbel_max.c - unit tests of sampler.c: the sampler chooses the token with the greatest z + G, as a search
  * that computes the noise of every token does, for vocabularies from 1 to 200,000 tokens, temperatures from tiny to
- * huge, all filters, rows with NaN, infinities and ties, and every table of kernels. */
+ * huge, all filters, rows with NaN, infinities and ties, and every table of kernels; and the token that wins a row is
+ * found from those that win its parts. */
 #include "testing.h"
 
 #include "all_tables.h"
 #include "verify/gumbel.h"
 #include "verify/sampler.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -144,10 +146,70 @@ static void distant_tokens_can_win(void **state) {
     check_crowd(8000, -9, 3000);                        /* these win narrowly, so the margins of the tests count */
 }
 
+/* The token that wins a row is found from the tokens that win its parts, with their logits and a very low number in the
+ * place of all others, as ranks that have a part of the row each find it. */
+static void the_winner_of_a_row_wins_a_part(void **state) {
+    (void)state;
+    enum { N = 700, N_CASES = 400, MOST_PARTS = 4 };
+    static const float temperatures[] = {1, 0.7f, 3, 100, 1e-30f, 1e29f};
+    static float winners[N];
+    static GumbelMax draw;
+    int n_tables, n_not_greatest = 0;
+    const Kernels *const *tables = all_tables(&n_tables);
+    Dice d = {.seed = 8};
+    Sampler *s = sampler_new(N);
+    for (int i = 0; i < N_CASES; i++) {
+        const RowKernels *rows = tables[i % n_tables]->rows;
+        SamplingOptions o = SAMPLING_DEFAULT;
+        int32_t n_parts = 1 + below(&d, MOST_PARTS), first = 0;
+        do make_row(&d, N);
+        while (!row_kernels_plain.is_finite(row, N));
+        if (i % 50 == 0)
+            for (int32_t t = 0; t < N; t++) row[t] = -FLT_MAX;
+        o.temperature = temperatures[i % 6], o.seed = d.n;
+        sampler_use_kernels(s, rows);
+        int32_t want = sampler_choose(s, &o, row, NULL, 0, (uint64_t)i), greatest = rows->argmax(row, N);
+        for (int32_t t = 0; t < N; t++) winners[t] = -FLT_MAX;
+        for (int32_t part = 0, last; part < n_parts; part++, first = last) {
+            last = part == n_parts - 1 ? N : first + (1 + below(&d, (N - first) / 4 - (n_parts - part))) * 4;
+            GumbelField field = gumbel_field(first, last);
+            int32_t max_id = first + rows->argmax(row + first, last - first);
+            gumbel_max_begin(&draw, o.seed, (uint64_t)i, o.temperature, N, row[max_id], max_id);
+            gumbel_max_consider_row(&draw, rows, row, &field);
+            assert_in_range(draw.best_id, first, last - 1);
+            winners[draw.best_id] = row[draw.best_id];
+        }
+        assert_int_equal(sampler_choose(s, &o, winners, NULL, 0, (uint64_t)i), want);
+        n_not_greatest += want != greatest;
+    }
+    assert_true(n_not_greatest > N_CASES / 4);
+    sampler_free(s);
+}
+
+static void only_a_plain_draw_takes_the_best(void **state) {
+    (void)state;
+    const LogitBias bias = {3, 1};
+    SamplingOptions plain = SAMPLING_DEFAULT, o[7];
+    assert_true(sampling_takes_best(&plain));
+    plain.temperature = 0.5f;
+    assert_true(sampling_takes_best(&plain));
+    for (int i = 0; i < 7; i++) o[i] = plain;
+    o[0].top_k = 40, o[1].top_p = 0.9f, o[2].min_p = 0.1f; /* these three do nothing at temperature 0 */
+    o[3].repeat_penalty = 1.1f, o[4].frequency_penalty = 0.1f, o[5].presence_penalty = 0.1f;
+    o[6].bias = &bias, o[6].n_bias = 1;
+    for (int i = 0; i < 7; i++) {
+        assert_false(sampling_takes_best(&o[i]));
+        o[i].temperature = 0;
+        assert_true(sampling_takes_best(&o[i]) == (i < 3));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pruned_draws_equal_the_unpruned_one),
         cmocka_unit_test(distant_tokens_can_win),
+        cmocka_unit_test(the_winner_of_a_row_wins_a_part),
+        cmocka_unit_test(only_a_plain_draw_takes_the_best),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -291,7 +291,7 @@ struct CpuContext {
     CpuStates states;
     const RowPlace *rows; /* [n_rows] the rows of the forward that runs */
     int32_t n_rows, n_logits;
-    bool only_best;            /* of no row whose logits are wanted more is read than the greatest one */
+    bool only_best;            /* of all rows whose logits are wanted only the best token is (RowPlace.only_best) */
     int64_t longest;           /* the most keys that a row sees */
     float *cos_sin;            /* [n_ropes][max_rows][n_rot] */
     float *x, *normed, *delta; /* [max_rows][n_embd]: residual stream; its norm; what a block adds to it */
@@ -458,10 +458,10 @@ Op *put_split(Op *at, Op base, ForwardKind kind, OpFn fn, int64_t n_items, int64
 Op *put_exchange(Op *at, Op base, ForwardKind kind, Exchange exchange);
 /* These complete logits [n_rows][n_vocab] on rank 0, and embeddings of tokens, rows [n][n_embd], on all ranks. A rank
  * has written those of its own tokens. A token below 0 belongs to no rank. Nothing is done where there is one rank.
- * cpu_exchange_best gives rank 0 rows in which only the greatest logit is right, of equal ones the first; the others
- * are the least finite number. A row with a logit that is not finite has one afterwards, too. */
+ * cpu_exchange_best gives rank 0 only what its rows need (RowDraw): the logit of the best token of each rank, or one
+ * that is not finite. */
 void cpu_exchange_logits(const CpuWeights *w, float *logits, int64_t n_rows);
-void cpu_exchange_best(const CpuWeights *w, const RowKernels *kernels, float *logits, int64_t n_rows);
+void cpu_exchange_best(CpuContext *c);
 void cpu_exchange_embeddings(const CpuWeights *w, const int32_t *tokens, int32_t n, float *rows);
 
 /* ---- entries of the table, by file ------------------------------------------------------------------ */

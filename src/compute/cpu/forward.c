@@ -43,7 +43,7 @@ static void exchange_embeddings(const Op *op, int64_t begin, int64_t end, int i_
 static void exchange_logits(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)begin, (void)end, (void)i_thread;
     CpuContext *c = op->c;
-    if (c->only_best) cpu_exchange_best(c->weights, c->base.device->rows, c->logits, op->n_rows);
+    if (c->only_best) cpu_exchange_best(c);
     else cpu_exchange_logits(c->weights, c->logits, op->n_rows);
 }
 

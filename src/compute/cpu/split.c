@@ -17,7 +17,8 @@
  *     gate, up       blocks of 32 outputs                  the inputs of down, as activations
  *     down           tiles of 16 outputs                   x, or what will be added to it after a norm
  *     embeddings     tokens                                rows of x
- *     LM head        tokens                                logits, or the best token of each rank, to rank 0 only
+ *     LM head        tokens                                logits, or the best token of each rank with the noise of its
+ *                                                          own tokens, to rank 0 only
  *
  * Experts are divided like the dense part: each rank has some outputs of every expert, so that all ranks have equally
  * much to do, whichever experts are chosen. Latent attention is divided by heads, but every rank computes and keeps the
@@ -35,6 +36,7 @@
  * n_ff of down, and a(n) bytes of n activations, they carry n (4 n_embd + L (a(n_in) + a(n_ff) + 8 n_embd)) bytes and
  * the logits. Proof: tests/compute/test_ranks.c. */
 #include "compute/cpu/cpu.h"
+#include "base/gumbel_row.h"
 #include "base/mem.h"
 
 #include <float.h>
@@ -218,16 +220,22 @@ void cpu_exchange_logits(const CpuWeights *w, float *logits, int64_t n_rows) {
     exchange_rows(cpu_comm(w), &d, n_rows, false);
 }
 
-/* The greatest logit of a row among those of a rank, of equal ones the first; NaN if one of them is not finite. */
+/* The best token of a row among those of a rank, with its logit; NaN if one of them is not finite. */
 typedef struct Best {
     float logit;
     int32_t token;
 } Best;
 
-static Best find_best(const RowKernels *kernels, const float *row, Share own) {
-    int32_t n = (int32_t)share_size(own), i = kernels->argmax(row + own.first, n);
-    bool is_finite = kernels->is_finite(row + own.first, n);
-    return (Best){is_finite ? row[own.first + i] : NAN, (int32_t)own.first + (is_finite ? i : 0)};
+static Best find_best(const RowKernels *kernels, const float *row, Share own, int32_t n_vocab, const RowDraw *draw) {
+    GumbelField field = gumbel_field((int32_t)own.first, (int32_t)own.last);
+    int32_t n = field.last - field.first;
+    if (!kernels->is_finite(row + own.first, n)) return (Best){NAN, field.first};
+    int32_t greatest = field.first + kernels->argmax(row + own.first, n);
+    if (draw->temperature == 0) return (Best){row[greatest], greatest};
+    GumbelMax d;
+    gumbel_max_begin(&d, draw->seed, draw->position, draw->temperature, n_vocab, row[greatest], greatest);
+    gumbel_max_consider_row(&d, kernels, row, &field);
+    return (Best){row[d.best_id], d.best_id};
 }
 
 /* Returns where a Best is kept until all have arrived: in the row, at the first token of its rank, whose logits have
@@ -238,38 +246,39 @@ static char *place_of_best(const void *ctx, int rank, int64_t i) {
     return d->rows + (size_t)i * d->row_bytes + (at < last ? at : last);
 }
 
-/* Replaces the parts of a row by its greatest logit. */
+/* Replaces the parts of a row by the logits of the best tokens. */
 static void keep_best(const CpuWeights *w, const DividedRows *d, int64_t i) {
     float *row = (float *)(void *)(d->rows + (size_t)i * d->row_bytes);
-    Best best = {.token = -1};
-    for (int rank = 0; rank < comm_size(cpu_comm(w)); rank++) {
-        Best other;
-        if (share_size(cpu_share_tokens(w, rank)) == 0) continue;
-        memcpy(&other, place_of_best(d, rank, i), sizeof other);
-        if (best.token < 0 || isnan(other.logit) || other.logit > best.logit) best = other;
-        if (isnan(best.logit)) break;
-    }
+    Best best[COMM_MAX_RANKS];
+    int n = 0;
+    for (int rank = 0; rank < comm_size(cpu_comm(w)); rank++)
+        if (share_size(cpu_share_tokens(w, rank))) memcpy(&best[n++], place_of_best(d, rank, i), sizeof *best);
     for (int32_t k = 0; k < w->base.model->hparams.n_vocab; k++) row[k] = -FLT_MAX;
-    row[best.token] = best.logit;
+    for (int k = 0; k < n; k++) row[best[k].token] = best[k].logit;
 }
 
-void cpu_exchange_best(const CpuWeights *w, const RowKernels *kernels, float *logits, int64_t n_rows) {
+void cpu_exchange_best(CpuContext *c) {
+    const CpuWeights *w = c->weights;
     int n_ranks = comm_size(cpu_comm(w)), own = cpu_rank(w);
+    int32_t n_vocab = c->model->hparams.n_vocab;
     CommPart parts[COMM_MAX_RANKS] = {{0}};
-    DividedRows d = {.rows = (char *)logits, .row_bytes = (size_t)w->base.model->hparams.n_vocab * sizeof *logits};
+    DividedRows d = {.rows = (char *)c->logits, .row_bytes = (size_t)n_vocab * sizeof *c->logits};
     for (int i = 0; i < n_ranks; i++) {
         Share tokens = cpu_share_tokens(w, i);
-        d.edges[i] = (size_t)tokens.first * sizeof *logits;
-        parts[i] = (CommPart){share_size(tokens) ? n_rows : 0, sizeof(Best)};
+        d.edges[i] = (size_t)tokens.first * sizeof *c->logits;
+        parts[i] = (CommPart){share_size(tokens) ? c->n_logits : 0, sizeof(Best)};
     }
-    for (int64_t i = 0; i < parts[own].n; i++) {
-        Best best = find_best(kernels, logits + row_at(i, w->base.model->hparams.n_vocab), cpu_share_tokens(w, own));
-        memcpy(place_of_best(&d, own, i), &best, sizeof best);
+    for (int32_t i = 0; i < c->n_rows && parts[own].n; i++) {
+        const RowPlace *r = &c->rows[i];
+        if (r->i_logits < 0) continue;
+        Best best = find_best(c->base.device->rows, c->logits + row_at(r->i_logits, n_vocab), cpu_share_tokens(w, own),
+                              n_vocab, &r->draw);
+        memcpy(place_of_best(&d, own, r->i_logits), &best, sizeof best);
     }
     comm_gather(cpu_comm(w), parts, place_of_best, &d, false);
     if (own > 0 || comm_check(cpu_comm(w), NULL))
         return; /* what was to be received is undefined if the group has ended */
-    for (int64_t i = 0; i < n_rows; i++) keep_best(w, &d, i);
+    for (int64_t i = 0; i < c->n_logits; i++) keep_best(w, &d, i);
 }
 
 /* The place of a row among those of a rank. */

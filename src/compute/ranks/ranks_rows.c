@@ -18,6 +18,7 @@ typedef struct SentRow {
     int32_t has_input, only_best;
     int32_t own[KV_GROUPS];
     int32_t prefix_of[KV_GROUPS]; /* the row in this call that has the same prefix; or PREFIX_FOLLOWS ... */
+    RowDraw draw;
 } SentRow;
 
 typedef struct Run {
@@ -67,7 +68,8 @@ void ranks_put_rows(Ranks *r, const RowPlace *rows, int32_t n_rows, int32_t n_em
                      .i_logits = p->i_logits,
                      .i_hidden = p->i_hidden,
                      .has_input = p->input != NULL,
-                     .only_best = p->only_best};
+                     .only_best = p->only_best,
+                     .draw = p->draw};
         for (int g = 0; g < KV_GROUPS; g++) s.own[g] = p->slots[g].own, s.prefix_of[g] = prefix_of(rows, i, g);
         ranks_put(r, &s, sizeof s);
         if (p->input) ranks_put(r, p->input, (size_t)n_embd * sizeof(float));
@@ -145,7 +147,8 @@ static void take_row(Reader *from, RankRows *rows, int32_t first_row, int32_t n_
                     .n_path = s.n_path,
                     .i_logits = s.i_logits,
                     .i_hidden = s.i_hidden,
-                    .only_best = s.only_best != 0};
+                    .only_best = s.only_best != 0,
+                    .draw = s.draw};
     if (s.has_input) {
         p->input = (const float *)(const void *)from->at;
         from->at += (size_t)n_embd * sizeof(float);
