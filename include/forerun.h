@@ -156,6 +156,9 @@ FR_API int fr_model_get_info(const fr_model *model, fr_model_info *out);
 /* Sets *out to a number that identifies the weights, by which drafter files name their target. This reads a part of the
  * model's file again, and fails with FR_ERR_IO if the file has changed since the model was opened. */
 FR_API int fr_model_fingerprint(const fr_model *model, uint64_t *out, fr_error *err);
+/* Sets *out to a number that identifies the vocabulary: token ids mean the same in two models with the same number.
+ * Takes milliseconds. */
+FR_API int fr_vocab_fingerprint(const fr_model *model, uint64_t *out, fr_error *err);
 
 enum {
     FR_TOKENIZE_BOS = 1,     /* begin with BOS, if the vocabulary has one */

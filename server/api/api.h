@@ -238,7 +238,8 @@ struct ApiCall {
 
 /* The endpoints of all families, which api_call.c lists; each ends with a NULL path. */
 extern const Endpoint chat_completions_endpoints[], text_completions_endpoints[], token_endpoints[], status_endpoints[],
-    slot_endpoints[], messages_endpoints[], responses_endpoints[], ollama_endpoints[], ollama_model_endpoints[];
+    slot_endpoints[], messages_endpoints[], responses_endpoints[], ollama_endpoints[], ollama_model_endpoints[],
+    draft_endpoints[];
 
 /* HttpServerOptions.on_request and write_error. */
 void api_receive(void *service, HttpExchange *x);

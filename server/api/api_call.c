@@ -463,9 +463,16 @@ static void api_call_begin(Service *s, HttpExchange *x, const Endpoint *endpoint
  * The order matters: a page of a foreign origin learns nothing, not even which paths exist, and a client without a key
  * learns only which paths exist. */
 
-static const Endpoint *const families[] = {chat_completions_endpoints, text_completions_endpoints, token_endpoints,
-                                           status_endpoints,           messages_endpoints,         responses_endpoints,
-                                           ollama_endpoints,           ollama_model_endpoints,     slot_endpoints};
+static const Endpoint *const families[] = {chat_completions_endpoints,
+                                           text_completions_endpoints,
+                                           token_endpoints,
+                                           status_endpoints,
+                                           messages_endpoints,
+                                           responses_endpoints,
+                                           ollama_endpoints,
+                                           ollama_model_endpoints,
+                                           slot_endpoints,
+                                           draft_endpoints};
 enum { N_FAMILIES = sizeof families / sizeof *families };
 
 static const ApiFormat default_format = {.write_error = openai_write_error};

@@ -116,7 +116,8 @@ static int read_facts(ServedModel *m, fr_error *err) {
     }
     snprintf(m->quantization, sizeof m->quantization, "%s", tensor_type_info(main_type(g))->name);
     gguf_close(g);
-    return fr_model_fingerprint(m->model, &m->fingerprint, err);
+    status = fr_vocab_fingerprint(m->model, &m->vocabulary, err);
+    return status ? status : fr_model_fingerprint(m->model, &m->fingerprint, err);
 }
 
 /* Finds out whether the template writes a space before an answer that is not in the prompt of that answer. */

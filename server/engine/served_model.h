@@ -37,10 +37,10 @@ typedef struct ServedModel {
     char *chat_template; /* NULL: there is none */
     char bos[64], eos[64], quantization[16];
     int64_t n_parameters;
-    uint64_t fingerprint;
-    bool writes_blank;    /* its template writes a space before each answer, so answers begin with one */
-    int64_t created_s;    /* seconds since 1970 */
-    int64_t cost_context; /* tokens */
+    uint64_t fingerprint, vocabulary; /* fr_model_fingerprint, fr_vocab_fingerprint */
+    bool writes_blank;                /* its template writes a space before each answer, so answers begin with one */
+    int64_t created_s;                /* seconds since 1970 */
+    int64_t cost_context;             /* tokens */
     double forward_s[SERVED_COST_ROWS + 1]; /* T(n) after cost_context tokens, as measured at the start; 0: unknown */
     double context_s;                       /* how much each token of context adds to T(1) */
     int64_t kv_tokens;                      /* the room of the KV cache */

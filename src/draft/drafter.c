@@ -37,7 +37,8 @@
     X(space) \
     X(prediction) \
     X(eagle3) \
-    X(dflash)
+    X(dflash) \
+    X(remote)
 
 #define DECLARE(method) extern const DrafterClass draft_##method##_class;
 #define ADDRESS(method) &draft_##method##_class,

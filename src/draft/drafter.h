@@ -111,6 +111,8 @@ typedef struct DrafterClass {
      * of its own for it: the text then depends only on the request, and no earlier answer, which depends on
      * the same random numbers, reaches its trees. Such a method opens quickly and reads no file. */
     bool remembers;
+    /* What the method proposes depends on time. The engine refuses it for a request whose text depends on its trees. */
+    bool is_timed;
 
     /* Allocates the method's own struct. `options` is the struct of the table with the parsed values, checked against
      * their ranges; it and its strings are only valid during the call. Checks that involve several options are made

@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "engine/request.h"
 #include "text/chat.h"
+#include "text/vocab.h"
 
 #include <float.h>
 #include <stdlib.h>
@@ -281,6 +282,15 @@ int fr_model_fingerprint(const fr_model *m, uint64_t *out, fr_error *err) {
     uint64_t fingerprint = drafter_target_fingerprint(m->model);
     if (!(status = gguf_check(m->gguf, err))) *out = fingerprint;
     return status;
+}
+
+int fr_vocab_fingerprint(const fr_model *m, uint64_t *out, fr_error *err) {
+    int status = check_given(out, "fr_vocab_fingerprint", "out", err);
+    if (status) return status;
+    *out = 0;
+    if ((status = check_given(m, "fr_vocab_fingerprint", "model", err))) return status;
+    if ((status = gguf_check(m->gguf, err))) return status;
+    return vocab_fingerprint(m->gguf, out, err);
 }
 
 /* ---- the sampling that a file recommends -------------------------------------------------------- */

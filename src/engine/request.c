@@ -82,11 +82,19 @@ static int check_options(const fr_engine *e, const fr_request_options *o, fr_err
 }
 
 /* Refuses a draft that draws its tokens together with other drafts under a ratio rule, which divides by the
- * distribution from which a token was drawn: that is the distribution of a single drafter. */
+ * distribution from which a token was drawn: that is the distribution of a single drafter. And refuses a draft whose
+ * trees depend on time under a rule whose text depends on trees. */
 static int check_rule(const fr_request *r, fr_error *err) {
     const RequestDraft *drawing = NULL;
-    for (int i = 0; i < r->options.n_drafts; i++)
-        if (r->drafts[i].shared->drafter->class->draws) drawing = &r->drafts[i];
+    for (int i = 0; i < r->options.n_drafts; i++) {
+        const EngineDrafter *shared = r->drafts[i].shared;
+        if (shared->drafter->class->draws) drawing = &r->drafts[i];
+        if (shared->drafter->class->is_timed && verify_rule_needs_its_trees(r->rule))
+            return error_set(err, FR_ERR_ARGUMENT,
+                             "the draft '%.200s' depends on time, and with --verify %s the text would depend on it, "
+                             "too; use --verify sampled",
+                             shared->spec, r->rule->name);
+    }
     if (!r->rule->is_ratio || r->options.n_drafts < 2 || !drawing) return FR_OK;
     return error_set(err, FR_ERR_ARGUMENT,
                      "the draft '%s' draws its tokens from a distribution, and with --verify %s such a draft "

@@ -72,7 +72,8 @@ static bool has_spec(const char *method) {
     size_t n = strlen(method);
     for (int i = 0; all_drafters[i]; i++)
         if (strncmp(all_drafters[i], method, n) == 0 && (all_drafters[i][n] == ':' || !all_drafters[i][n])) return true;
-    return strcmp(method, ALL_DRAFTERS_MTP) == 0 || strcmp(method, "prediction") == 0;
+    return strcmp(method, ALL_DRAFTERS_MTP) == 0 || strcmp(method, "prediction") == 0 ||
+           strcmp(method, "remote") == 0; /* it needs a server */
 }
 
 /* Compares the lists with the drafters that the program has. */

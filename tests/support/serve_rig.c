@@ -16,6 +16,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -61,6 +64,9 @@ void serve_start(ServeRig *s, const char *args) {
     if (pipe2(out, O_CLOEXEC)) fail_msg("no pipe");
     s->pid = fork();
     if (s->pid == 0) {
+#ifdef __linux__
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails does not stop its server */
+#endif
         dup2(out[1], STDOUT_FILENO);
         execl("/bin/sh", "sh", "-c", command, (char *)NULL);
         _exit(127);
