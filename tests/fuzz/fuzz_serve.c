@@ -39,15 +39,16 @@ static Service *service(void) {
     fr_assert(fr_model_open(&model.model, "models/draft.gguf", NULL, NULL) == FR_OK);
     model.info.struct_size = sizeof model.info;
     fr_model_get_info(model.model, &model.info);
+    fr_assert(fr_vocab_fingerprint(model.model, &model.vocabulary, NULL) == FR_OK);
     s.models = &model;
     s.n_models = 1;
     return &s;
 }
 
 static const Endpoint *endpoint_at(unsigned i) {
-    static const Endpoint *const families[] = {chat_completions_endpoints, text_completions_endpoints, token_endpoints,
-                                               messages_endpoints,         responses_endpoints,        ollama_endpoints,
-                                               ollama_model_endpoints};
+    static const Endpoint *const families[] = {
+        chat_completions_endpoints, text_completions_endpoints, token_endpoints,        messages_endpoints,
+        responses_endpoints,        ollama_endpoints,           ollama_model_endpoints, draft_endpoints};
     const Endpoint *found[32];
     unsigned n = 0;
     for (size_t f = 0; f < sizeof families / sizeof *families; f++)
