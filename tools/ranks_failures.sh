@@ -4,16 +4,41 @@
 # Each round starts a text or a server with three ranks (RANKS), by --ranks or by mpirun, kills or stops one at random while it starts, in
 # prefill, in decoding or while the server is idle, and checks that within two seconds the other ranks have ended and one sentence names the
 # rank. After a rank is killed, mpirun itself may be the first to notice and print the sentence. mpirun needs up to a second more to
-# end.
+# end. Where root may make network namespaces, rounds of a third kind start one rank in each of two, and cut the network between them: then
+# both ranks must end. LAUNCHERS="fork mpi cut" chooses the kinds. The two seconds need a machine with some time for each process.
 rounds=${1:-50}
 program=${2:-build/forerun}
 folder=$(mktemp -d)
-trap 'rm -rf "$folder"' EXIT
+here=ranks-$$-here there=ranks-$$-there # network namespaces
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 model=models/target.gguf
-ranks=${RANKS:-3}
+
 for i in $(seq 3000); do echo "The little dog went to the park and saw $i big red balls."; done > "$folder/long.txt"
 failed=0
+
+# Ends everything in the two namespaces.
+end_namespaces() { for n in $here $there; do ip netns pids $n 2>/dev/null | xargs -r kill -KILL; done; }
+
+clean_up() {
+  end_namespaces
+  for n in $here $there; do ip netns del $n 2>/dev/null; done
+  rm -rf "$folder"
+}
+trap clean_up EXIT
+
+# Makes two namespaces that a pair of interfaces joins, and what mpirun runs in the place of ssh.
+make_namespaces() {
+  ip netns add $here && ip netns add $there && ip link add eth0 netns $here type veth peer name eth0 netns $there &&
+    ip -n $here addr add 10.77.0.1/24 dev eth0 && ip -n $there addr add 10.77.0.2/24 dev eth0 || return 1
+  for n in $here $there; do ip -n $n link set lo up && ip -n $n link set eth0 up || return 1; done
+  printf '#!/bin/sh\nshift\nexec ip netns exec %s sh -c "$*"\n' $there > "$folder/agent" && chmod +x "$folder/agent"
+}
+if [ -z "$LAUNCHERS" ]; then
+  LAUNCHERS="fork mpi"
+  make_namespaces 2>/dev/null && LAUNCHERS="fork mpi cut"
+elif [[ " $LAUNCHERS " = *" cut "* ]]; then
+  make_namespaces || exit 1
+fi
 
 now_ms() { echo $(($(date +%s%N) / 1000000)); }
 pick() { shift $((RANDOM % $#)); echo "$1"; }
@@ -24,7 +49,7 @@ list_ranks() {
     echo "$1" $(pgrep -P "$1" | sort -n)
   else
     for rank in $(seq 0 $((ranks - 1))); do
-      for pid in $(pgrep -P "$1"); do
+      for pid in $(if [ "$launcher" = cut ]; then ip netns pids $here; ip netns pids $there; else pgrep -P "$1"; fi); do
         tr '\0' '\n' < "/proc/$pid/environ" 2>/dev/null | grep -qx "OMPI_COMM_WORLD_RANK=$rank" && echo "$pid"
       done
     done
@@ -34,17 +59,30 @@ list_ranks() {
 is_running() { [ -e "/proc/$1" ] && ! grep -q '^State:.Z' "/proc/$1/status" 2>/dev/null; }
 
 one_round() {
-  launcher=$(pick fork mpi)
+  launcher=$(pick $LAUNCHERS)
   signal=$(pick KILL STOP)
+  ranks=${RANKS:-3}
   moment=$(pick start prefill decoding idle)
   victim=$((RANDOM % ranks))
   what="$launcher, SIG$signal to rank $victim, $moment"
+  if [ $launcher = cut ]; then
+    ranks=2 victim=1 moment=$(pick prefill decoding idle)
+    what="the network is cut, $moment"
+    ip -n $here link set eth0 up
+  fi
   case $moment in
     start | prefill) args="run -m $model --draft none -t 1 -f $folder/long.txt -n 10 -c 60000" ;;
     decoding) args="run -m $model --draft none -t 1 -n 50000 -c 60000 --ignore-eos -p Once" ;;
     idle)     args="serve -m $model --draft none -t 1 --port 0" ;;
   esac
-  if [ $launcher = fork ]; then start="$program $args --ranks $ranks"; else start="mpirun --oversubscribe -n $ranks $program $args"; fi
+  case $launcher in
+    fork) start="$program $args --ranks $ranks" ;;
+    mpi) start="mpirun --oversubscribe -n $ranks $program $args" ;;
+    cut)
+      start="ip netns exec $here mpirun --mca plm_rsh_agent $folder/agent --mca btl_tcp_if_include eth0 --mca oob_tcp_if_include eth0"
+      start="$start --host 10.77.0.1,10.77.0.2 -n $ranks $program $args"
+      ;;
+  esac
   $start > "$folder/out" 2> "$folder/err" < /dev/null &
   command=$!
   for i in $(seq 100); do # until all ranks have started and the command is at its work
@@ -62,9 +100,9 @@ one_round() {
   done
   [ $moment = start ] || sleep 0.$((RANDOM % 9))
   others=()
-  for i in $(seq 0 $((ranks - 1))); do [ "$i" = $victim ] || others+=("${pids[$i]}"); done
+  for i in $(seq 0 $((ranks - 1))); do [ "$i" = $victim ] && [ $launcher != cut ] || others+=("${pids[$i]}"); done
   start_ms=$(now_ms)
-  kill -$signal "${pids[$victim]}"
+  if [ $launcher = cut ]; then ip -n $here link set eth0 down; else kill -$signal "${pids[$victim]}"; fi
   while [ $(($(now_ms) - start_ms)) -lt 5000 ]; do
     left=0
     for pid in "${others[@]}"; do is_running "$pid" && left=1; done
@@ -89,6 +127,7 @@ one_round() {
     echo "$what: ended after $took_ms ms"
   fi
   for pid in "${pids[@]}"; do kill -KILL "$pid" 2>/dev/null; done
+  end_namespaces
 }
 
 for round in $(seq "$rounds"); do one_round; done
