@@ -12,7 +12,6 @@ folder=$(mktemp -d)
 here=ranks-$$-here there=ranks-$$-there # network namespaces
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 model=models/target.gguf
-
 for i in $(seq 3000); do echo "The little dog went to the park and saw $i big red balls."; done > "$folder/long.txt"
 failed=0
 

@@ -94,9 +94,12 @@ static void texts(void **state) {
     int64_t n = 7;
     char *text = (char *)&text;
     size_t n_bytes = 7;
+    uint64_t number;
     refused(fr_tokenize(model, "a", 1, 0, NULL, &n, &err), "fr_tokenize: tokens is NULL");
     refused(fr_tokenize(model, "a", 1, 0, &tokens, NULL, &err), "fr_tokenize: n_tokens is NULL");
     refused(fr_tokenize(NULL, "a", 1, 0, &tokens, &n, &err), "fr_tokenize: model is NULL");
+    refused(fr_vocab_fingerprint(model, NULL, &err), "fr_vocab_fingerprint: out is NULL");
+    refused(fr_vocab_fingerprint(NULL, &number, &err), "fr_vocab_fingerprint: model is NULL");
     refused(fr_tokenize(model, NULL, 1, 0, &tokens, &n, &err), "text is NULL, but should have 1 items");
     assert_null(tokens);
     assert_int_equal(n, 0);

@@ -124,6 +124,10 @@ static void op_part(void *ctx, int i_part, int n_parts, int i_thread) {
     op->fn(op, op->first_item + begin, op->first_item + end, i_thread);
 }
 
+/* Returns which tiles of a matrix this rank has, or nearly so where heads or blocks are divided: for prefetching, that
+ * is near enough. */
+static Share near_share(const CpuContext *c, const PackedMatrix *m) { return cpu_share(c->weights, packed_n_tiles(m)); }
+
 /* Writes a stage for each operation, with the weights that the next product after it reads. */
 static void write_stages(CpuContext *c, int n) {
     int64_t n_threads = threads_count(c->threads), most = n_threads == 1 ? 1 : n_threads * PARTS_PER_THREAD;
@@ -137,8 +141,9 @@ static void write_stages(CpuContext *c, int n) {
                                .later = later,
                                .later_bytes = later_bytes};
         if (op->n_rows == 0) continue;
-        later = op->products[0].m->data, later_bytes = 0;
-        for (int k = 0; k < op->n_products; k++) later_bytes += packed_bytes(op->products[k].m);
+        later = packed_tile(op->products[0].m, near_share(c, op->products[0].m).first), later_bytes = 0;
+        for (int k = 0; k < op->n_products; k++)
+            later_bytes += (size_t)share_size(near_share(c, op->products[k].m)) * op->products[k].m->tile_bytes;
     }
 }
 
