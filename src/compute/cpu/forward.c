@@ -141,7 +141,8 @@ static void write_stages(CpuContext *c, int n) {
                                .later = later,
                                .later_bytes = later_bytes};
         if (op->n_rows == 0) continue;
-        later = packed_tile(op->products[0].m, near_share(c, op->products[0].m).first), later_bytes = 0;
+        const PackedMatrix *first = op->products[0].m;
+        later = (const char *)first->data + (size_t)near_share(c, first).first * first->tile_bytes, later_bytes = 0;
         for (int k = 0; k < op->n_products; k++)
             later_bytes += (size_t)share_size(near_share(c, op->products[k].m)) * op->products[k].m->tile_bytes;
     }
