@@ -197,17 +197,18 @@ static void mix_shared(const Rows *rows, const Shared *s) {
 /* Computes the tile whose blocks from `first` to `end` the rows see, and adds it. */
 static void attend_tile(const Rows *rows, int64_t tile, int64_t first, int64_t end) {
     const Attention *a = rows->a;
-    KeyRange keys[ATTN_QUERIES];
     for (int64_t b = first; b < end; b += KEYS_PACKED) visit_block(rows, b, b + KEYS_PACKED, score_shared);
     for (int32_t i = 0; i < rows->n; i++) {
         const Pair *p = &rows->pairs[i];
-        keys[i] = pair_tile(a, p, tile);
-        if (keys[i].begin < keys[i].end) attention_weigh(a, p, keys[i]);
+        KeyRange keys = pair_tile(a, p, tile);
+        if (keys.begin < keys.end) attention_weigh(a, p, keys);
         memset(p->tile_out, 0, (size_t)(a->group * a->value_dim) * sizeof *p->tile_out);
     }
     for (int64_t b = first; b < end; b += KEYS_PACKED) visit_block(rows, b, b + KEYS_PACKED, mix_shared);
-    for (int32_t i = 0; i < rows->n; i++)
-        if (keys[i].begin < keys[i].end) attention_join(a, &rows->pairs[i]);
+    for (int32_t i = 0; i < rows->n; i++) {
+        KeyRange keys = pair_tile(a, &rows->pairs[i], tile);
+        if (keys.begin < keys.end) attention_join(a, &rows->pairs[i]);
+    }
 }
 
 void attention_of_group(const Attention *a, const RowGroup *g, int64_t unit, int i_thread) {
