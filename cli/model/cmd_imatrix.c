@@ -141,11 +141,13 @@ typedef struct Reader {
 } Reader;
 
 /* If the matrices of the heads of latent attention were made from one tensor of the file, attn_kv_b, that tensor gets
- * the sums of the latents that it reads. */
+ * the sums of the latents that it reads. The matrices MATRIX_PLE_INPUT of all layers are one tensor, and read the same
+ * inputs. */
 static Reader reader_of(const Model *m, const LayerSpec *l, LayerMatrix k) {
     Reader r = {.matrix = l->matrices[k], .inputs = layer_matrix_inputs(l, k)};
     if (r.matrix && layer_matrix_info[k].count == MATRIX_OF_HEADS && strstr(r.matrix->name, "attn_kv_b"))
         r = (Reader){.matrix = gguf_find_tensor(m->gguf, r.matrix->name), .inputs = INPUT_LATENT};
+    if (k == MATRIX_PLE_INPUT && l != m->layers) r.matrix = NULL;
     return r;
 }
 

@@ -34,6 +34,13 @@ const char *weights_activations(const Weights *w) {
     return w->backend->computes_exactly ? "exact" : act_precision_name(w->options.activations);
 }
 
+int32_t kv_group_head_dim(const Model *m, KvGroup group) {
+    for (int32_t i = 0; i < m->hparams.n_layer; i++)
+        if (!layer_has_state(&m->layers[i]) && kv_group_of(&m->layers[i]) == group)
+            return layer_head_dim(&m->hparams, &m->layers[i]);
+    return m->hparams.head_dim;
+}
+
 int backend_reserve_logits(float **logits, int32_t *max_logits, int64_t n_vocab, int32_t n, fr_error *err) {
     size_t bytes = SIZE_MAX;
     if (n <= *max_logits) return FR_OK;

@@ -126,6 +126,8 @@ typedef struct DeviceOptions {
  * window has passed is given back sooner. */
 typedef enum KvGroup { KV_ALL, KV_WINDOW, KV_GROUPS } KvGroup;
 static inline KvGroup kv_group_of(const LayerSpec *l) { return l->mixer == MIXER_WINDOW ? KV_WINDOW : KV_ALL; }
+/* Returns the head size of the layers of a group, which all have the same. */
+int32_t kv_group_head_dim(const Model *m, KvGroup group);
 
 typedef struct ContextOptions {
     KvType kv_type;

@@ -15,7 +15,8 @@ static const Architecture *const architectures[ARCH_COUNT] = {
     [ARCH_LFM2] = &arch_lfm2,           [ARCH_GRANITEHYBRID] = &arch_granitehybrid,
     [ARCH_MAMBA2] = &arch_mamba2,       [ARCH_DEEPSEEK2] = &arch_deepseek2,
     [ARCH_GLM4MOE] = &arch_glm4moe,     [ARCH_MISTRAL3] = &arch_mistral3,
-    [ARCH_LLAMA4] = &arch_llama4,       [ARCH_LFM2MOE] = &arch_lfm2moe};
+    [ARCH_LLAMA4] = &arch_llama4,       [ARCH_LFM2MOE] = &arch_lfm2moe,
+    [ARCH_GEMMA4] = &arch_gemma4};
 
 const Architecture *arch_find(Arch arch) { return architectures[arch]; }
 const char *arch_name(Arch arch) { return architectures[arch]->name; }

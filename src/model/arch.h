@@ -39,7 +39,7 @@ const char *arch_names(ArchNames *out);
 extern const Architecture arch_llama, arch_mistral3, arch_smollm3, arch_phi3, arch_llama4; /* arch_llama.c */
 extern const Architecture arch_qwen2, arch_qwen3, arch_qwen2moe, arch_qwen3moe;            /* arch_qwen.c */
 extern const Architecture arch_qwen35, arch_qwen35moe, arch_qwen3next;                     /* arch_qwen.c */
-extern const Architecture arch_gemma2, arch_gemma3;                                        /* arch_gemma.c */
+extern const Architecture arch_gemma2, arch_gemma3, arch_gemma4;                           /* arch_gemma.c */
 extern const Architecture arch_granite, arch_granitehybrid, arch_mamba2;                   /* arch_granite.c */
 extern const Architecture arch_deepseek2, arch_glm4moe;                                    /* arch_deepseek.c */
 extern const Architecture arch_lfm2, arch_lfm2moe;                                         /* arch_lfm2.c */
@@ -94,13 +94,20 @@ void arch_divide_yarn(Hparams *h, double m);
 
 /* ---- tensors of a layer ------------------------------------------------------------------------------- */
 
-/* Returns the shape of the layer that is being read: n_head, n_head_kv and n_ff are those of the layer. */
+/* Returns the shape of the layer that is being read: n_head, n_head_kv and n_ff are those of the layer. A function
+ * `layer` may give it a head_dim. */
 const Hparams *arch_hparams(const ArchReader *r);
 /* Returns the number of a layer if the key holds a list, otherwise `fallback`. */
 int64_t arch_number_of_layer(const ArchReader *r, const char *what, int32_t i_layer, int64_t fallback);
 /* Returns whether the list of key-value heads has a 0 for a layer (kv_heads_by_layer). */
 bool arch_has_no_keys(const ArchReader *r, int32_t i_layer);
 bool arch_has(const ArchReader *r, int32_t i_layer, TensorId id);
+/* Returns the description of layer i, which has been read before. */
+const LayerSpec *arch_earlier_layer(const ArchReader *r, int32_t i);
+/* Gives the layer that is being read a head size of its own. */
+void arch_set_head_dim(ArchReader *r, int32_t head_dim, LayerSpec *out);
+/* Reports that the model file is damaged or not supported. Returns the code. */
+int arch_fail(const ArchReader *r, fr_code code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* Takes tensors from the file and puts them where the table says: ARCH_TAKE(r, i_layer, out, TENSOR_ATTN_Q, ...). A
  * missing one is an error, unless it is written as OPTIONAL(TENSOR_...). */
@@ -117,6 +124,8 @@ typedef struct RowSplit {
     int64_t n_rows;
 } RowSplit;
 int arch_split(ArchReader *r, int32_t i_layer, TensorId id, LayerSpec *out, const RowSplit *parts, int n_parts);
+/* Takes rows [first, first + n) of a matrix of the model, which several layers share. */
+int arch_rows(ArchReader *r, TensorId id, int64_t first, int64_t n, const GgufTensor **out);
 /* Allocates matrices [n][n_out][n_in] that the model owns and the caller fills; `name` is for messages. */
 int arch_own_matrices(ArchReader *r, const char *name, TensorType type, int64_t n_in, int64_t n_out, int64_t n,
                       const GgufTensor **out, void **data);

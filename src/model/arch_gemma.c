@@ -1,9 +1,15 @@
-/* arch_gemma.c - architectures "gemma2" and "gemma3" (text). Embeddings are multiplied by sqrt(n_embd), what attention
- * and the feed-forward part add has a norm, and the activation is GELU.
+/* arch_gemma.c - architectures "gemma2", "gemma3" and "gemma4" (text). Embeddings are multiplied by sqrt(n_embd), what
+ * attention and the feed-forward part add has a norm, and the activation is GELU.
  *
  * gemma2 caps attention scores and logits, and every other layer sees a window, beginning with the first. gemma3 has
  * norms of query and key heads in the place of the caps. Of six layers, five see a window and rotate with a base of
- * their own; the context is extended only for the sixth. */
+ * their own; the context is extended only for the sixth.
+ *
+ * In gemma4 the layers without a window also have a head size, a number of KV heads and a number of rotated components
+ * of their own (the file divides the frequencies of the others by 1e30). Scores are not scaled, and values have a norm
+ * without a weight. A layer without a value projection makes values of its keys, before their norm. The small models
+ * have per-layer embeddings, and their last layers read the keys and values of the last layer of their kind that has
+ * its own. */
 #include "model/arch.h"
 
 #include <math.h>
@@ -59,5 +65,77 @@ static int gemma3_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     return status;
 }
 
+static void gemma4_keys(KeyReader *r, Hparams *h) {
+    static const char pattern[] = "attention.sliding_window_pattern";
+    common_keys(r, h, 0);
+    if (h->window > 0 && !key_is_list(r, pattern))
+        key_fail(r, FR_ERR_FORMAT, "key gemma4.%s is missing or no list with a flag for each layer", pattern);
+    h->local_rope_base = key_float(r, "rope.freq_base_swa", 10000, 1, 1e12);
+    h->local_head_dim = key_int(r, "attention.key_length_swa", h->head_dim, 2, h->head_dim);
+    int32_t value_dim = key_int(r, "attention.value_length_swa", h->local_head_dim, 2, 1 << 12);
+    if (value_dim != h->local_head_dim)
+        key_fail(r, FR_ERR_UNSUPPORTED, "value heads of %d beside key heads of %d are not supported", value_dim,
+                 h->local_head_dim);
+    h->local_n_rot = key_int(r, "rope.dimension_count_swa", h->local_head_dim, 2, h->local_head_dim);
+    if (h->local_n_rot % 2)
+        key_fail(r, FR_ERR_FORMAT, "rope.dimension_count_swa is %d, but must be even", h->local_n_rot);
+    h->n_shared_kv = key_int(r, "attention.shared_kv_layers", 0, 0, h->n_layer - 1);
+    h->n_ple = key_int(r, "embedding_length_per_layer_input", 0, 0, 1 << 16);
+    h->logit_cap = (float)key_float(r, "final_logit_softcapping", 0, 0, 1e6);
+    if (key_int(r, "expert_count", 0, 0, 1 << 20) > 0)
+        key_fail(r, FR_ERR_UNSUPPORTED,
+                 "the mixture of experts of Gemma 4 (26B-A4B) is not supported; forerun runs its dense models");
+    else keys_without_meaning(r, "expert_");
+}
+
+/* Lets a layer read the keys and values of the last layer of its kind that has its own. */
+static int share_keys(const ArchReader *r, int32_t i_layer, LayerSpec *out) {
+    const Hparams *h = arch_hparams(r);
+    int32_t i = h->n_layer - h->n_shared_kv - 1;
+    while (i >= 0 && arch_earlier_layer(r, i)->mixer != out->mixer) i--;
+    if (i < 0)
+        return arch_fail(r, FR_ERR_FORMAT, "layer %d reads the keys of an earlier layer of its kind, but there is none",
+                         i_layer);
+    if (layer_n_head_kv(h, arch_earlier_layer(r, i)) != layer_n_head_kv(h, out))
+        return arch_fail(r, FR_ERR_FORMAT, "layer %d reads the keys of layer %d, which has another number of KV heads",
+                         i_layer, i);
+    out->shares_kv = i + 1;
+    return FR_OK;
+}
+
+/* Takes the keys and values of a layer that has its own. */
+static int own_keys(ArchReader *r, int32_t i_layer, LayerSpec *out) {
+    int status = ARCH_TAKE(r, i_layer, out, TENSOR_ATTN_K, OPTIONAL(TENSOR_ATTN_V), TENSOR_ATTN_K_NORM);
+    if (!out->matrices[MATRIX_V]) out->matrices[MATRIX_V] = out->matrices[MATRIX_K];
+    return status ? status : arch_ones(r, arch_hparams(r)->head_dim, &out->v_norm);
+}
+
+static int per_layer_embedding(ArchReader *r, int32_t i_layer, LayerSpec *out) {
+    const Hparams *h = arch_hparams(r);
+    int status = arch_rows(r, TENSOR_PLE_INPUT, (int64_t)i_layer * h->n_ple, h->n_ple,
+                           &out->matrices[MATRIX_PLE_INPUT]);
+    if (i_layer > 0) out->ple_input_norm = arch_earlier_layer(r, 0)->ple_input_norm;
+    else if (!status) status = arch_vector(r, i_layer, TENSOR_PLE_INPUT_NORM, false, &out->ple_input_norm);
+    return status ? status : ARCH_TAKE(r, i_layer, out, TENSOR_PLE_GATE, TENSOR_PLE_OUT, TENSOR_PLE_NORM);
+}
+
+static int gemma4_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
+    const Hparams *h = arch_hparams(r);
+    const float *scale = NULL;
+    out->mixer = MIXER_ATTENTION, out->attn_scale = 1;
+    arch_window(r, i_layer, out);
+    if (out->mixer == MIXER_WINDOW) arch_set_head_dim(r, h->local_head_dim, out);
+    int status = ARCH_TAKE(r, i_layer, out, TENSOR_ATTN_NORM, TENSOR_ATTN_Q, TENSOR_ATTN_Q_NORM, TENSOR_ATTN_OUTPUT);
+    if (!status)
+        status = i_layer >= h->n_layer - h->n_shared_kv ? share_keys(r, i_layer, out) : own_keys(r, i_layer, out);
+    if (!status) status = common_layer(r, i_layer, -1, out);
+    if (!status && h->n_ple) status = per_layer_embedding(r, i_layer, out);
+    if (!status) status = arch_vector(r, i_layer, TENSOR_OUT_SCALE, true, &scale);
+    if (scale && *scale == 0) return arch_fail(r, FR_ERR_FORMAT, "layer %d is multiplied by 0", i_layer);
+    if (scale) out->out_scale = *scale;
+    return status;
+}
+
 const Architecture arch_gemma2 = {.name = "gemma2", .rope = ROPE_HALVES, .keys = gemma2_keys, .layer = gemma2_layer};
 const Architecture arch_gemma3 = {.name = "gemma3", .rope = ROPE_HALVES, .keys = gemma3_keys, .layer = gemma3_layer};
+const Architecture arch_gemma4 = {.name = "gemma4", .rope = ROPE_HALVES, .keys = gemma4_keys, .layer = gemma4_layer};

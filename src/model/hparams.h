@@ -33,6 +33,7 @@ typedef enum Arch {
     ARCH_MISTRAL3,
     ARCH_LLAMA4,
     ARCH_LFM2MOE,
+    ARCH_GEMMA4,
     ARCH_COUNT
 } Arch;
 
@@ -112,7 +113,11 @@ typedef struct Hparams {
     int32_t window;              /* positions that a layer with a sliding window sees; 0: no layer has one */
     int32_t window_period;       /* one layer in this many has no window; 0: all have one */
     AttnTemperature temperature; /* used by the layers that have one */
-    double local_rope_base;      /* rope base of the layers with a window; 0: the same as that of the others */
+    double local_rope_base;      /* rope base of the layers with a window; 0: they share the rope of the others */
+    int32_t local_n_rot;         /* with it, the components of a head that these layers rotate; 0: as the others */
+    int32_t local_head_dim;      /* the head size of the layers with a window, below head_dim; 0: as the others */
+    int32_t n_shared_kv;         /* the last layers, which read the keys and values of earlier ones (LayerSpec) */
+    int32_t n_ple;               /* the width of the per-layer embeddings (LayerSpec); 0: there are none */
     float embedding_scale;       /* a factor of embeddings; mostly 1 */
     float attn_scale, attn_cap;  /* for all layers (LayerSpec); 0: the default */
     float residual_scale;        /* for all layers (LayerSpec) */
@@ -148,9 +153,10 @@ static inline double temperature_factor(const AttnTemperature *t, int32_t positi
     return 1 + (double)t->scale * math_log(temperature_step(t, position) + 1.0);
 }
 static inline int64_t hparams_q_dim(const Hparams *h) { return (int64_t)h->n_head * h->head_dim; }
-/* Returns the widest inner row of a feed-forward part. */
+/* Returns the widest inner row of a feed-forward part, or of a per-layer embedding. */
 static inline int64_t hparams_max_ff(const Hparams *h) {
     int64_t n = h->n_ff > h->n_ff_expert ? h->n_ff : h->n_ff_expert;
+    if (n < h->n_ple) n = h->n_ple;
     return n > h->n_ff_shared ? n : h->n_ff_shared;
 }
 /* Returns how many values a head of a recurrent state has. */
@@ -166,6 +172,10 @@ static inline int64_t latent_query_dim(const Hparams *h) {
 static inline int64_t latent_values_dim(const Hparams *h) { return h->n_head * (int64_t)h->latent.value_dim; }
 /* Returns the width of what a query head reads from the cache. */
 static inline int64_t hparams_value_dim(const Hparams *h) { return h->latent.rank ? h->latent.rank : h->head_dim; }
+/* Returns the most components that a rope of the model rotates. */
+static inline int64_t hparams_max_rot(const Hparams *h) {
+    return h->local_n_rot > h->rope.n_rot ? h->local_n_rot : h->rope.n_rot;
+}
 static inline int64_t hparams_kv_dim(const Hparams *h) { return (int64_t)h->n_head_kv * h->head_dim; }
 
 #endif

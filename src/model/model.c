@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "model/arch.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -142,6 +143,22 @@ int arch_take(ArchReader *r, int32_t i_layer, LayerSpec *out, const int *tensors
     return status;
 }
 
+const LayerSpec *arch_earlier_layer(const ArchReader *r, int32_t i) { return &r->m->layers[i]; }
+
+void arch_set_head_dim(ArchReader *r, int32_t head_dim, LayerSpec *out) {
+    if (head_dim != r->m->hparams.head_dim) out->head_dim = head_dim;
+    r->of_layer.head_dim = head_dim;
+}
+
+int arch_fail(const ArchReader *r, fr_code code, const char *fmt, ...) {
+    char text[256];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    return error_set(r->err, code, "%s: %s", gguf_path(r->m->gguf), text);
+}
+
 /* Returns NULL if there is no memory. */
 static GgufTensor *new_view(ArchReader *r) {
     struct ModelMemory *memory = r->m->memory;
@@ -178,23 +195,34 @@ int arch_ones(ArchReader *r, int64_t n, const float **out) {
     return FR_OK;
 }
 
+/* Makes *out rows [first, first + n) of a matrix. */
+static int view_rows(ArchReader *r, const GgufTensor *t, int64_t first, int64_t n, const GgufTensor **out) {
+    size_t row_bytes = t->bytes / (size_t)t->dims[1];
+    GgufTensor *view = new_view(r);
+    if (!view) return error_memory(r->err, "parts of matrices", sizeof *view);
+    *view = *t;
+    view->dims[1] = n, view->bytes = (size_t)n * row_bytes;
+    view->data = (const char *)t->data + (size_t)first * row_bytes;
+    *out = view;
+    return FR_OK;
+}
+
 int arch_split(ArchReader *r, int32_t i_layer, TensorId id, LayerSpec *out, const RowSplit *parts, int n_parts) {
     const GgufTensor *t;
     int64_t first = 0;
     int status = arch_tensor(r, i_layer, id, false, &t);
-    if (status) return status;
-    size_t row_bytes = t->bytes / (size_t)t->dims[1];
-    for (int i = 0; i < n_parts; i++) {
-        GgufTensor *view = new_view(r);
-        if (!view) return error_memory(r->err, "parts of matrices", sizeof *view);
-        *view = *t;
-        view->dims[1] = parts[i].n_rows, view->bytes = (size_t)parts[i].n_rows * row_bytes;
-        view->data = (const char *)t->data + (size_t)first * row_bytes;
-        out->matrices[parts[i].matrix] = view;
+    for (int i = 0; i < n_parts && !status; i++) {
+        status = view_rows(r, t, first, parts[i].n_rows, &out->matrices[parts[i].matrix]);
         first += parts[i].n_rows;
     }
-    fr_assert(first == t->dims[1]);
-    return FR_OK;
+    fr_assert(status || first == t->dims[1]);
+    return status;
+}
+
+int arch_rows(ArchReader *r, TensorId id, int64_t first, int64_t n, const GgufTensor **out) {
+    const GgufTensor *t;
+    int status = arch_tensor(r, 0, id, false, &t);
+    return status ? status : view_rows(r, t, first, n, out);
 }
 
 int arch_split_experts(ArchReader *r, int32_t i_layer, LayerSpec *out) {
@@ -220,7 +248,10 @@ int arch_split_experts(ArchReader *r, int32_t i_layer, LayerSpec *out) {
 static int load_local_rope(ArchReader *r) {
     const Hparams *h = &r->m->hparams;
     if (h->local_rope_base <= 0) return FR_OK;
-    const RopeParams p = {.style = h->rope.style, .n_rot = h->rope.n_rot, .base = h->local_rope_base, .factor = 1};
+    const RopeParams p = {.style = h->rope.style,
+                          .n_rot = h->local_n_rot ? h->local_n_rot : h->rope.n_rot,
+                          .base = h->local_rope_base,
+                          .factor = 1};
     int status = rope_init(&r->m->ropes[1], &p, NULL, r->err);
     if (!status) r->m->n_ropes = 2;
     return status;
@@ -331,6 +362,7 @@ static int load(ArchReader *r) {
     if ((status = arch_vector(r, 0, norm, false, &m->output_norm))) return status;
     if ((status = arch_tensor(r, 0, TENSOR_OUTPUT, true, &m->output))) return status;
     if (!m->output) m->output = m->token_embd;
+    if (h->n_ple && (status = arch_tensor(r, 0, TENSOR_PLE_TABLE, false, &m->ple_table))) return status;
     if ((status = arch_vector(r, 0, TENSOR_OUTPUT_BIAS, true, &m->output_bias))) return status;
     LayerSpec *layers = mem_calloc((size_t)h->n_layer, sizeof *layers);
     if (!layers) return error_memory(r->err, "layers", (size_t)h->n_layer * sizeof *layers);

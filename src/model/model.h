@@ -6,6 +6,7 @@
  *
  *     x  += mixer(norm(x))            attention over all earlier positions or a window of them; or a recurrent state
  *     x  += feed_forward(norm(x))     dense, or a mixture of experts, or not there
+ *     x  += per_layer_embedding(x)    of the row's token (Gemma 4)
  *
  * An architecture is a function that fills in a LayerSpec for each layer, in the file of its family, arch_FAMILY.c
  * (arch.h). What a model does not have is a NULL or a 0 in its specs.
@@ -76,6 +77,10 @@ typedef enum LayerMatrix {
     MATRIX_EXPERT_GATE,
     MATRIX_EXPERT_UP,
     MATRIX_EXPERT_DOWN,
+    /* The per-layer embedding (LayerSpec): [n_ple][n_embd] twice, and [n_embd][n_ple]. */
+    MATRIX_PLE_INPUT,
+    MATRIX_PLE_GATE,
+    MATRIX_PLE_OUT,
     LAYER_MATRICES
 } LayerMatrix;
 
@@ -94,6 +99,9 @@ typedef enum InputKind {
     INPUT_LATENT_QUERIES, /* the queries of all heads, each with its n_rot rotated components at the end */
     INPUT_READ_LATENTS,   /* what each head of latent attention read */
     INPUT_LATENT_O,       /* the values of the heads of latent attention */
+    INPUT_EMBEDDING,      /* the embedding of the token */
+    INPUT_STREAM,         /* the residual stream after the feed-forward part */
+    INPUT_PLE,            /* the gated per-layer embedding */
     INPUT_KINDS
 } InputKind;
 
@@ -203,7 +211,7 @@ enum { MODEL_MAX_EXPERTS = 512, MODEL_MAX_EXPERTS_USED = 64, MODEL_MAX_CONV = 16
 /* One layer. Matrices are tensors of the file; vectors are floats that the Model owns. A layer that lacks something has
  * NULL in its place. */
 typedef struct LayerSpec {
-    int32_t n_head, n_head_kv; /* if they are not those of Hparams; otherwise 0 */
+    int32_t n_head, n_head_kv, head_dim; /* if they are not those of Hparams; otherwise 0 */
     const GgufTensor *matrices[LAYER_MATRICES];
     /* Factors of whole matrices, by which their outputs are multiplied: a number for each matrix of the slot. NULL:
      * 1. */
@@ -211,9 +219,12 @@ typedef struct LayerSpec {
 
     BlockConv attn_conv, ffn_conv; /* only with MIXER_ATTENTION or MIXER_WINDOW, and with FFN_DENSE */
     MixerKind mixer;
-    int32_t window;              /* how many positions a row sees with MIXER_WINDOW */
-    bool is_chunked;             /* the window begins at the last multiple of `window`, and is shorter there */
-    int32_t i_rope;              /* which of Model.ropes rotates queries and keys; -1: none does */
+    int32_t window;  /* how many positions a row sees with MIXER_WINDOW */
+    bool is_chunked; /* the window begins at the last multiple of `window`, and is shorter there */
+    int32_t i_rope;  /* which of Model.ropes rotates queries and keys; -1: none does */
+    /* The layer makes queries only, and reads the keys and values of an earlier layer of its kind, which has equally
+     * many KV heads: this is the number of that layer + 1. 0: it has its own. */
+    int32_t shares_kv;
     float attn_scale;            /* a factor of scores; 0: 1 / sqrt(head_dim) */
     AttnTemperature temperature; /* the growth of scores with the position */
     float soft_cap;              /* attention scores become cap * tanh(score / cap); 0: they stay as they are */
@@ -226,7 +237,7 @@ typedef struct LayerSpec {
     bool gates_output;
     const float *q_bias, *k_bias, *v_bias; /* [q_dim], [kv_dim], [kv_dim] */
     const float *o_bias;                   /* [n_embd] */
-    const float *q_norm, *k_norm;          /* [head_dim], applied to each head */
+    const float *q_norm, *k_norm, *v_norm; /* [head_dim], applied to each head */
     const float *sinks;          /* [n_head] a logit that joins the softmax of each head and carries no value */
     const float *post_attn_norm; /* [n_embd] norm of what attention adds to the residual stream */
     LatentSpec latent;           /* MIXER_LATENT */
@@ -255,6 +266,14 @@ typedef struct LayerSpec {
     float expert_scale;         /* a factor of the weights; 0: 1 */
     bool weights_inputs;        /* the weights multiply what the experts read, not what they give */
     const float *shared_router; /* [n_embd]; the shared expert has the weight 1 / (1 + exp(-router . x)); NULL: 1 */
+
+    /* With FFN_DENSE: the per-layer embedding of Gemma 3n and 4, "PLE". Each layer has a second embedding e of the
+     * token, which consists of n_ple numbers of a table and of a product of x0, the input of the first layer:
+     *
+     *     e   = (norm(Winput x0 / sqrt(n_embd); ple_input_norm) + sqrt(n_ple) table[token][layer]) / sqrt(2)
+     *     x  += norm(Wout (gelu(Wgate x) * e); ple_norm)                          after the feed-forward part */
+    const float *ple_input_norm, *ple_norm; /* [n_ple], [n_embd]; NULL: there is no such embedding */
+    float out_scale;                        /* with FFN_DENSE: a factor of x after the layer; 0: 1 */
 } LayerSpec;
 
 bool layer_has_state(const LayerSpec *l);
@@ -262,11 +281,18 @@ static inline int32_t layer_n_head(const Hparams *h, const LayerSpec *l) { retur
 static inline int32_t layer_n_head_kv(const Hparams *h, const LayerSpec *l) {
     return l->n_head_kv ? l->n_head_kv : h->n_head_kv;
 }
+static inline int32_t layer_head_dim(const Hparams *h, const LayerSpec *l) {
+    return l->head_dim ? l->head_dim : h->head_dim;
+}
 static inline int64_t layer_q_dim(const Hparams *h, const LayerSpec *l) {
-    return (int64_t)layer_n_head(h, l) * h->head_dim;
+    return (int64_t)layer_n_head(h, l) * layer_head_dim(h, l);
 }
 static inline int64_t layer_kv_dim(const Hparams *h, const LayerSpec *l) {
-    return (int64_t)layer_n_head_kv(h, l) * h->head_dim;
+    return (int64_t)layer_n_head_kv(h, l) * layer_head_dim(h, l);
+}
+/* Returns the size of what a query head of the layer reads from the cache. */
+static inline int64_t layer_value_dim(const Hparams *h, const LayerSpec *l) {
+    return h->latent.rank ? h->latent.rank : layer_head_dim(h, l);
 }
 /* Returns the experts of a layer; 0: it has none. */
 static inline int32_t layer_n_experts(const LayerSpec *l) {
@@ -307,6 +333,7 @@ typedef struct Model {
     Rope long_rope; /* replaces the first one for contexts longer than its n_ctx_orig (LongRoPE); freqs NULL: none */
     const GgufTensor *token_embd; /* [n_vocab][n_embd] */
     const float *output_norm;     /* [n_embd]; NULL for the layers of a drafter, which have none */
+    const GgufTensor *ple_table;  /* [n_vocab][n_layer][n_ple] of the per-layer embeddings; NULL: there are none */
     const GgufTensor *output;     /* [n_vocab][n_embd]; the same as token_embd if the two are tied */
     const float *output_bias;     /* [n_vocab], added to its products; NULL: none */
     const LayerSpec *layers;      /* [n_layer] */
@@ -320,7 +347,8 @@ static inline int64_t model_input_width(const Model *m) {
 }
 
 /* These count the layers of a kind, those with a recurrent state, those with keys and values, and the layers before
- * layer i that are of its kind. Layers that take turns count as one with keys and values. */
+ * layer i that are of its kind. Layers that take turns count as one with keys and values. Layers that read the keys and
+ * values of another layer are not counted, and have the place of that layer. */
 int32_t model_n_mixers(const Model *m, MixerKind kind);
 int32_t model_n_states(const Model *m);
 int32_t model_n_attention(const Model *m);

@@ -34,6 +34,9 @@ const LayerMatrixInfo layer_matrix_info[LAYER_MATRICES] = {
     [MATRIX_EXPERT_GATE] = {PART_GATE_UP, MATRIX_OF_EXPERTS, INPUT_EXPERT_GATE_UP},
     [MATRIX_EXPERT_UP] = {PART_GATE_UP, MATRIX_OF_EXPERTS, INPUT_EXPERT_GATE_UP},
     [MATRIX_EXPERT_DOWN] = {PART_DOWN, MATRIX_OF_EXPERTS, INPUT_EXPERT_DOWN},
+    [MATRIX_PLE_INPUT] = {PART_GATE_UP, ONE_MATRIX, INPUT_EMBEDDING},
+    [MATRIX_PLE_GATE] = {PART_GATE_UP, ONE_MATRIX, INPUT_STREAM},
+    [MATRIX_PLE_OUT] = {PART_DOWN, ONE_MATRIX, INPUT_PLE},
 };
 
 InputKind layer_matrix_inputs(const LayerSpec *l, LayerMatrix m) {
@@ -58,6 +61,9 @@ int64_t input_width(const Hparams *h, InputKind kind) {
     case INPUT_LATENT_QUERIES: return latent_query_dim(h);
     case INPUT_READ_LATENTS: return (int64_t)h->n_head * h->latent.rank;
     case INPUT_LATENT_O: return latent_values_dim(h);
+    case INPUT_EMBEDDING:
+    case INPUT_STREAM: return h->n_ple ? h->n_embd : 0;
+    case INPUT_PLE: return h->n_ple;
     case INPUT_KINDS: break;
     }
     return 0;
@@ -66,13 +72,14 @@ int64_t input_width(const Hparams *h, InputKind kind) {
 int32_t model_mixer_place(const Model *m, int32_t i) {
     int32_t n = 0;
     if (m->takes_turns) return 0;
-    for (int32_t k = 0; k < i; k++) n += m->layers[k].mixer == m->layers[i].mixer;
+    if (m->layers[i].shares_kv) i = m->layers[i].shares_kv - 1;
+    for (int32_t k = 0; k < i; k++) n += m->layers[k].mixer == m->layers[i].mixer && !m->layers[k].shares_kv;
     return n;
 }
 
 int32_t model_n_mixers(const Model *m, MixerKind kind) {
     int32_t n = 0;
-    for (int32_t i = 0; i < m->hparams.n_layer; i++) n += m->layers[i].mixer == kind;
+    for (int32_t i = 0; i < m->hparams.n_layer; i++) n += m->layers[i].mixer == kind && !m->layers[i].shares_kv;
     return n;
 }
 
@@ -89,7 +96,12 @@ int32_t model_window(const Model *m) {
     return widest;
 }
 
-int32_t model_n_attention(const Model *m) { return m->takes_turns ? 1 : m->hparams.n_layer - model_n_states(m); }
+int32_t model_n_attention(const Model *m) {
+    int32_t n = m->hparams.n_layer - model_n_states(m);
+    if (m->takes_turns) return 1;
+    for (int32_t i = 0; i < m->hparams.n_layer; i++) n -= m->layers[i].shares_kv > 0;
+    return n;
+}
 
 GgufTensor expert_matrix(const GgufTensor *all, int64_t i) {
     GgufTensor out = *all;
@@ -104,8 +116,10 @@ Model model_of_layers(const Model *target, const LayerSpec *layers, int32_t n_la
     m.layers = layers;
     m.output_norm = NULL;
     m.memory = NULL;
+    m.ple_table = NULL;
     m.hparams.n_layer = n_layer;
     m.hparams.n_ff = n_ff;
+    m.hparams.n_ple = 0;
     return m;
 }
 

@@ -49,6 +49,8 @@ int64_t tensor_size(const Hparams *h, TensorSize size) {
     case SIZE_PLAIN: return l->plain_dim;
     case SIZE_VALUE: return l->value_dim;
     case SIZE_KV_B: return h->n_head * ((int64_t)l->plain_dim + l->value_dim);
+    case SIZE_PLE: return h->n_ple;
+    case SIZE_ALL_PLE: return (int64_t)h->n_layer * h->n_ple;
     }
     return 0;
 }

@@ -45,6 +45,8 @@ typedef enum TensorSize {
     SIZE_PLAIN,          /* components of a query head that are not rotated */
     SIZE_VALUE,          /* components of a value head */
     SIZE_KV_B,           /* the plain keys and the values of all heads */
+    SIZE_PLE,            /* the per-layer embedding of a layer */
+    SIZE_ALL_PLE,        /* those of all layers */
 } TensorSize;
 
 /* X(id, name, n_in, n_out, place). n_out NONE: a vector. place is where a LayerSpec has it: MATRIX(slot),
@@ -55,7 +57,10 @@ typedef enum TensorSize {
     X(OUTPUT_NORM, "output_norm.weight", EMBD, NONE, ELSEWHERE) \
     X(EMBD_NORM, "token_embd_norm.weight", EMBD, NONE, ELSEWHERE) /* the output norm of LFM2 */ \
     X(OUTPUT, "output.weight", EMBD, VOCAB, ELSEWHERE) \
-    X(OUTPUT_BIAS, "output.bias", VOCAB, NONE, ELSEWHERE)
+    X(OUTPUT_BIAS, "output.bias", VOCAB, NONE, ELSEWHERE) \
+    X(PLE_TABLE, "per_layer_token_embd.weight", ALL_PLE, VOCAB, ELSEWHERE) \
+    X(PLE_INPUT, "per_layer_model_proj.weight", EMBD, ALL_PLE, ELSEWHERE) \
+    X(PLE_INPUT_NORM, "per_layer_proj_norm.weight", PLE, NONE, ELSEWHERE)
 #define TENSORS_OF_LAYERS(X) \
     X(ATTN_NORM, "attn_norm.weight", EMBD, NONE, FLOATS(attn_norm)) \
     X(ATTN_Q, "attn_q.weight", EMBD, Q, MATRIX(Q)) \
@@ -129,6 +134,11 @@ typedef enum TensorSize {
     X(SHARED_UP, "ffn_up_shexp.weight", EMBD, SHARED_FF, MATRIX(SHARED_UP)) \
     X(SHARED_DOWN, "ffn_down_shexp.weight", SHARED_FF, EMBD, MATRIX(SHARED_DOWN)) \
     X(SHARED_ROUTER, "ffn_gate_inp_shexp.weight", EMBD, NONE, FLOATS(shared_router)) \
+    /* the per-layer embedding, and the factor of a layer */ \
+    X(PLE_GATE, "inp_gate.weight", EMBD, PLE, MATRIX(PLE_GATE)) \
+    X(PLE_OUT, "proj.weight", PLE, EMBD, MATRIX(PLE_OUT)) \
+    X(PLE_NORM, "post_norm.weight", EMBD, NONE, FLOATS(ple_norm)) \
+    X(OUT_SCALE, "layer_output_scale.weight", ONE, NONE, ELSEWHERE) \
     /* the layer for multi-token prediction (Nextn in model.h) */ \
     X(NEXTN_EH_PROJ, "nextn.eh_proj.weight", TWO_EMBD, EMBD, ELSEWHERE) \
     X(NEXTN_ENORM, "nextn.enorm.weight", EMBD, NONE, ELSEWHERE) \

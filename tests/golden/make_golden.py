@@ -288,13 +288,14 @@ class Rope:
     def __init__(self, g, arch, head_dim, local=False):
         key = lambda name, default: g.keys.get(f"{arch}.rope.{name}", default)
         self.n = key("dimension_count", head_dim)
-        self.neox = arch in ("qwen2", "qwen3", "qwen2moe", "qwen3moe", "gemma2", "gemma3", "phi3", "gpt-oss", "lfm2", "lfm2moe", "glm4moe", *HYBRIDS)  # pairs (i, i + n/2), else (2i, 2i + 1)
+        self.neox = arch in ("qwen2", "qwen3", "qwen2moe", "qwen3moe", "gemma2", "gemma3", "gemma4", "phi3", "gpt-oss", "lfm2", "lfm2moe", "glm4moe", *HYBRIDS)  # pairs (i, i + n/2), else (2i, 2i + 1)
         base, n = key("freq_base", 10000.0), self.n
         self.frequency = [base ** (-2 * i / n) for i in range(n // 2)]
         self.magnitude = 1.0
         kind, factor = key("scaling.type", "none"), key("scaling.factor", 1.0)
-        if local:  # Gemma 3's layers with a window
-            self.frequency = [10000.0 ** (-2 * i / n) for i in range(n // 2)]
+        if local:  # Gemma's layers with a window
+            self.n = n = key("dimension_count_swa", n)
+            self.frequency = [key("freq_base_swa", 10000.0) ** (-2 * i / n) for i in range(n // 2)]
             kind = "none"
         if kind == "linear":
             self.frequency = [f / factor for f in self.frequency]
@@ -313,7 +314,7 @@ class Rope:
             kind = "long" if N_CTX > key("scaling.original_context_length", 0) else "short"
             factors = g.rows(f"rope_factors_{kind}.weight")
             self.magnitude = key("scaling.attn_factor", 1.0)
-        if factors:
+        if factors and not (local and arch == "gemma4"):
             self.frequency = [f / by for f, by in zip(self.frequency, factors[0])]
 
     def turn(self, x, position):
@@ -493,28 +494,34 @@ class Model:
         self.eps = key("attention.layer_norm_rms_epsilon")
         self.rope = Rope(g, self.arch, self.head_dim)
         extra = lambda name, default: g.keys.get(f"{self.arch}.{name}", default)
-        gemma = self.arch in ("gemma2", "gemma3")
+        gemma = self.arch in ("gemma2", "gemma3", "gemma4")
         self.gelu = gemma
         self.embedding_scale = math.sqrt(n_embd) if gemma else extra("embedding_scale", 1.0)
         self.residual_scale = extra("residual_scale", 1.0)
         self.logit_scale = 1 / extra("logit_scale", 1.0)
         self.logit_cap = extra("final_logit_softcapping", 0)
         self.attn_cap = extra("attn_logit_softcapping", 0)
-        self.attn_scale = extra("attention.scale", 0) or 1 / math.sqrt(self.head_dim)
+        self.attn_scale = 1.0 if self.arch == "gemma4" else extra("attention.scale", 0) or 1 / math.sqrt(self.head_dim)
         self.n_expert, self.n_expert_used = extra("expert_count", 0), extra("expert_used_count", 0)
         self.expert_scale, self.expert_norm = extra("expert_weights_scale", 1.0), extra("expert_weights_norm", False)
         self.n_groups, self.n_groups_used = extra("expert_group_count", 1), extra("expert_group_used_count", 1)
         self.has_sigmoid_router = extra("expert_gating_func", 1) == 2
         window, n_layer = extra("attention.sliding_window", 8192 if self.arch == "llama4" else 0), key("block_count")
-        has_window = {"gemma2": lambda i: i % 2 == 0, "gpt-oss": lambda i: i % 2 == 0, "gemma3": lambda i: i % 6 < 5, "phi3": lambda i: True, "llama4": lambda i: i % 4 < 3}.get(self.arch, lambda i: False)
-        local_rope = Rope(g, self.arch, self.head_dim, local=True) if self.arch == "gemma3" else self.rope
+        pattern, self.n_ple = extra("attention.sliding_window_pattern", []), extra("embedding_length_per_layer_input", 0)
+        has_window = {"gemma4": lambda i: pattern[i], "gemma2": lambda i: i % 2 == 0, "gpt-oss": lambda i: i % 2 == 0, "gemma3": lambda i: i % 6 < 5, "phi3": lambda i: True, "llama4": lambda i: i % 4 < 3}.get(self.arch, lambda i: False)
+        local_rope = Rope(g, self.arch, self.head_dim, local=True) if self.arch in ("gemma3", "gemma4") else self.rope
         self.embedding = g.rows("token_embd.weight")
         self.output = g.rows("output.weight") or self.embedding
         self.output_norm = self.vector("token_embd_norm.weight" if self.arch.startswith("lfm2") else "output_norm.weight")
         names = ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"]
         self.layers = []
+        if self.n_ple:
+            names += ["inp_gate", "proj"]
+            self.ple_table, ple_inputs = g.rows("per_layer_token_embd.weight"), g.rows("per_layer_model_proj.weight")
+            self.ple_input_norm = self.vector("per_layer_proj_norm.weight")
         for i in range(key("block_count")):
             layer = {n: g.rows(f"blk.{i}.{n}.weight") for n in names}
+            layer["ple"] = ple_inputs[i * self.n_ple : (i + 1) * self.n_ple] if self.n_ple else None
             layer["window"] = window if has_window(i) and window else None
             layer["temperature"] = Temperature(g, self.arch) if self.arch != "llama4" or i % 4 == 3 else None
             layer["rope"] = None if self.arch in ("smollm3", "llama4") and i % 4 == 3 else local_rope if layer["window"] else self.rope
@@ -546,11 +553,20 @@ class Model:
                 layer["shared_router"] = self.vector(f"blk.{i}.ffn_gate_inp_shexp.weight")
             for n in ["attn_norm.weight", "ffn_norm.weight", "attn_q.bias", "attn_k.bias", "attn_v.bias",
                       "attn_q_norm.weight", "attn_k_norm.weight", "post_attention_norm.weight", "post_ffw_norm.weight",
-                      "attn_output.bias", "attn_sinks.weight", "ffn_gate_inp.bias"]:
+                      "attn_output.bias", "attn_sinks.weight", "ffn_gate_inp.bias", "post_norm.weight",
+                      "layer_output_scale.weight"]:
                 layer[n] = self.vector(f"blk.{i}.{n}")
             if self.arch in (*HYBRIDS, "gpt-oss", "glm4moe"):  # the name that other architectures have for another norm
                 layer["ffn_norm.weight"], layer["post_attention_norm.weight"] = layer["post_attention_norm.weight"], None
             layer["keys"], layer["values"] = [], []  # [position][head][head_dim]
+            layer["head_dim"] = self.head_dim
+            if self.arch == "gemma4":
+                layer["head_dim"] = len(layer["attn_q_norm.weight"])
+                layer["attn_v"] = layer["attn_v"] or layer["attn_k"]
+                layer["attn_v_norm.weight"] = [1.0] * layer["head_dim"]
+                if i >= n_layer - extra("attention.shared_kv_layers", 0):  # of the last layer of its kind that has its own
+                    own = [l for l in self.layers if l["attn_k"] and bool(l["window"]) == bool(layer["window"])][-1]
+                    layer["keys"], layer["values"] = own["keys"], own["values"]
             self.layers.append(layer)
         self.n_past = 0
 
@@ -562,7 +578,7 @@ class Model:
         y = product(layer["attn_" + which], x)
         if layer[f"attn_{which}.bias"]:
             y = [a + b for a, b in zip(y, layer[f"attn_{which}.bias"])]
-        heads = [y[i : i + self.head_dim] for i in range(0, len(y), self.head_dim)]
+        heads = [y[i : i + layer["head_dim"]] for i in range(0, len(y), layer["head_dim"])]
         if which == "q" and self.arch in HYBRIDS:  # each head's queries, then its gates
             layer["gates"], heads = heads[1::2], heads[0::2]
         norm = layer.get(f"attn_{which}_norm.weight")
@@ -575,11 +591,12 @@ class Model:
 
     def attention(self, layer, x, position):
         q = self.heads(layer, "q", x, position)
-        layer["keys"].append(self.heads(layer, "k", x, position))
-        layer["values"].append(self.heads(layer, "v", x, position))
+        if layer["attn_k"]:
+            layer["keys"].append(self.heads(layer, "k", x, position))
+            layer["values"].append(self.heads(layer, "v", x, position))
         out = []
         for h, query in enumerate(q):
-            kv = h * self.n_head_kv // self.n_head
+            kv = h * len(layer["keys"][0]) // len(q)
             first = max(0, position + 1 - layer["window"]) if layer["window"] else 0
             if self.arch == "llama4" and layer["window"]:  # chunks
                 first = position // layer["window"] * layer["window"]
@@ -591,7 +608,7 @@ class Model:
             weights = [math.exp(s - top) for s in scores]
             sink = [math.exp(layer["attn_sinks.weight"][h] - top)] if layer["attn_sinks.weight"] else []
             total = math.fsum(weights + sink)
-            out += [dot(weights, [v[kv][d] for v in layer["values"][first:]]) / total for d in range(self.head_dim)]
+            out += [dot(weights, [v[kv][d] for v in layer["values"][first:]]) / total for d in range(layer["head_dim"])]
         if "gates" in layer:
             out = [v / (1 + math.exp(-g)) for v, g in zip(out, (g for head in layer["gates"] for g in head))]
         out = product(layer["attn_output"], out)
@@ -675,6 +692,14 @@ class Model:
             return self.llama4_experts(layer, x) if self.arch == "llama4" else self.lfm2_experts(layer, x)
         return self.experts(layer, x) if layer["router"] else self.gated(layer["ffn_gate"], layer["ffn_up"], layer["ffn_down"], x)
 
+    def ple(self, i, layer, x, x0, token):
+        """Gemma 4's per-layer embedding: one of the token, added after the feed-forward part."""
+        n = self.n_ple
+        of_input = rms_norm([v / math.sqrt(len(x0)) for v in product(layer["ple"], x0)], self.ple_input_norm, self.eps)
+        of_token = [math.sqrt(n) * v for v in self.ple_table[token][i * n : (i + 1) * n]]
+        gate = [self.activation(v) for v in product(layer["inp_gate"], x)]
+        return product(layer["proj"], [g * (a + b) / math.sqrt(2) for g, a, b in zip(gate, of_input, of_token)])
+
     def add(self, x, y, norm):
         y = rms_norm(y, norm, self.eps) if norm else y
         return [a + self.residual_scale * b for a, b in zip(x, y)]
@@ -682,7 +707,8 @@ class Model:
     def forward(self, token):
         """Returns the logits after one more token."""
         x = [self.embedding_scale * v for v in self.embedding[token]]
-        for layer in self.layers:
+        x0 = x
+        for i, layer in enumerate(self.layers):
             normed = rms_norm(x, layer["attn_norm.weight"], self.eps)
             if "recurrent" in layer:
                 y = layer["recurrent"].run(normed)
@@ -695,6 +721,10 @@ class Model:
                 continue
             y = self.feed_forward(layer, rms_norm(x, layer["ffn_norm.weight"], self.eps))
             x = self.add(x, y, layer["post_ffw_norm.weight"])
+            if self.n_ple:
+                x = self.add(x, self.ple(i, layer, x, x0, token), layer["post_norm.weight"])
+            if layer["layer_output_scale.weight"]:
+                x = [layer["layer_output_scale.weight"][0] * v for v in x]
         self.n_past += 1
         logits = [self.logit_scale * v for v in product(self.output, rms_norm(x, self.output_norm, self.eps))]
         return [self.logit_cap * math.tanh(v / self.logit_cap) for v in logits] if self.logit_cap else logits

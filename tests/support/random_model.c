@@ -134,22 +134,32 @@ static bool has_attention(const RandomModel *m, int32_t i_layer) {
     return m->n_conv == 0 || (m->attention_interval && (i_layer + 1) % m->attention_interval == 0);
 }
 
+/* Returns whether a layer of gemma4 has a window. */
+static bool has_local_heads(const RandomModel *m, int32_t i_layer) {
+    return is_one_of(m->arch, "gemma4") && m->window && (i_layer + 1) % m->attention_interval != 0;
+}
+
 /* A product of n_in terms keeps the rms of its input at std 1/sqrt(n_in). A tied model gets more, so that
  * its blocks outweigh the embedding: otherwise each token would predict itself. */
 static void add_layer(Maker *k, int32_t i) {
     const RandomModel *m = k->m;
-    int64_t q_dim = (int64_t)listed(m->head_counts, i, m->n_head) * head_dim_of(m),
-            kv_dim = (int64_t)listed(m->kv_head_counts, i, m->n_head_kv) * head_dim_of(m),
+    int64_t head_dim = has_local_heads(m, i) ? m->local_head_dim : head_dim_of(m);
+    int64_t q_dim = (int64_t)listed(m->head_counts, i, m->n_head) * head_dim,
+            kv_dim = (int64_t)listed(m->kv_head_counts, i, m->n_head_kv) * head_dim,
             n_ff = listed(m->ff_widths, i, m->n_ff);
     double gain = m->tied ? 1.6 : 1.0;
+    bool nextn = i >= m->n_layer;
     bool oss = is_one_of(m->arch, "gpt-oss");
     bool biases = m->biases || oss || is_one_of(m->arch, "qwen2 qwen2moe glm4moe"), glm = is_one_of(m->arch, "glm4moe"),
-         norms = m->head_norms || is_one_of(m->arch, "qwen3 qwen3moe gemma3 qwen35 qwen35moe qwen3next lfm2 lfm2moe");
+         norms = m->head_norms ||
+                 is_one_of(m->arch, "qwen3 qwen3moe gemma3 gemma4 qwen35 qwen35moe qwen3next lfm2 lfm2moe");
     bool more = m->more_biases;
-    bool post_norms = is_one_of(m->arch, "gemma2 gemma3"), fused = is_one_of(m->arch, "phi3");
+    bool gemma4 = is_one_of(m->arch, "gemma4"), ple = m->n_ple > 0, own_keys = i < m->n_layer - m->n_shared_kv || nextn,
+         own_values = own_keys && (!m->values_of_keys || has_local_heads(m, i));
+    bool post_norms = is_one_of(m->arch, "gemma2 gemma3 gemma4"), fused = is_one_of(m->arch, "phi3");
     bool latent = m->kv_rank > 0, no_gate = latent || is_one_of(m->arch, "granitehybrid llama4 glm4moe"),
          experts = m->n_expert > 0 && i >= m->n_dense && (!m->expert_interval || (i + 1) % m->expert_interval == 0);
-    bool shared = (m->n_expert == 0 || experts) && m->n_ff_shared > 0, nextn = i >= m->n_layer;
+    bool shared = (m->n_expert == 0 || experts) && m->n_ff_shared > 0;
     bool hybrid = is_one_of(m->arch, "qwen35 qwen35moe qwen3next"), attention = nextn || has_attention(m, i);
     bool delta = hybrid && !attention, fused_gates = is_one_of(m->arch, "qwen3next"),
          mamba = !attention && is_one_of(m->arch, "granitehybrid mamba2"),
@@ -167,14 +177,14 @@ static void add_layer(Maker *k, int32_t i) {
     } tensors[] = {
         {"attn_norm.weight", m->n_embd, 0, 1, 0.1, true, 0},
         {"attn_q.weight", m->n_embd, hybrid ? 2 * q_dim : q_dim, 0, in, !fused && attention && !latent, 0},
-        {"attn_k.weight", m->n_embd, kv_dim, 0, in, !fused && attention && !latent, 0},
-        {"attn_v.weight", m->n_embd, kv_dim, 0, in, !fused && attention && !latent, 0},
+        {"attn_k.weight", m->n_embd, kv_dim, 0, in, !fused && attention && !latent && own_keys, 0},
+        {"attn_v.weight", m->n_embd, kv_dim, 0, in, !fused && attention && !latent && own_values, 0},
         {"attn_qkv.weight", m->n_embd, q_dim + 2 * kv_dim, 0, in, fused, 0},
         {"attn_q.bias", q_dim, 0, 0, 0.3, biases, 0},
         {"attn_k.bias", kv_dim, 0, 0, 0.3, biases, 0},
         {"attn_v.bias", kv_dim, 0, 0, 0.3, biases, 0},
-        {"attn_q_norm.weight", head_dim_of(m), 0, 1, 0.1, norms && attention, 0},
-        {"attn_k_norm.weight", head_dim_of(m), 0, 1, 0.1, norms && attention, 0},
+        {"attn_q_norm.weight", head_dim, 0, gemma4 ? 0.3 : 1, 0.1, norms && attention, 0},
+        {"attn_k_norm.weight", head_dim, 0, 1, 0.1, norms && attention && own_keys, 0},
         {"attn_output.weight", q_dim, m->n_embd, 0, (hybrid ? 2 : 1) * gain / sqrt((double)q_dim), attention && !latent,
          0},
         {"attn_qkv.weight", m->n_embd, n_channels, 0, in, delta, 0},
@@ -230,6 +240,10 @@ static void add_layer(Maker *k, int32_t i) {
         {"nextn.embed_tokens.weight", m->n_embd, m->n_vocab, 0, 0.5, nextn && m->nextn_head, 0},
         {"nextn.shared_head_head.weight", m->n_embd, m->n_vocab, 0, 2.8 / sqrt(m->n_embd), nextn && m->nextn_head, 0},
         {"exp_probs_b.bias", m->n_expert, 0, 0, 0.2, experts && m->has_sigmoid_router, 0},
+        {"inp_gate.weight", m->n_embd, m->n_ple, 0, 0.3 * in, ple, 0},
+        {"proj.weight", m->n_ple, m->n_embd, 0, ple ? gain / sqrt(m->n_ple) : 0, ple, 0},
+        {"post_norm.weight", m->n_embd, 0, 6, 0.3, ple, 0},
+        {"layer_output_scale.weight", 1, 0, 0.8, 0.1, gemma4, 0},
     };
     if (latent) add_latent(k, i);
     for (size_t t = 0; t < sizeof tensors / sizeof *tensors; t++) {
@@ -250,6 +264,7 @@ static void add_rope_factors(Maker *k) {
     int64_t n = (k->m->n_rot ? k->m->n_rot : head_dim_of(k->m)) / 2;
     float *f = keep(k, malloc((size_t)n * sizeof *f));
     for (int64_t i = 0; i < n; i++) f[i] = (float)(1 + 7.0 * (double)i / (double)n);
+    for (int64_t i = n / 4; i < n && is_one_of(k->m->arch, "gemma4"); i++) f[i] = 1e30f; /* these do not turn */
     gguf_add_tensor(k->w, "rope_freqs.weight", TYPE_F32, 1, &n, f);
 }
 
@@ -314,6 +329,21 @@ static void set_routed_keys(Maker *k) {
     if (m->n_groups) set_key_u32(k, "expert_group_used_count", m->n_groups_used);
 }
 
+static void set_gemma4_keys(Maker *k) {
+    const RandomModel *m = k->m;
+    int32_t *windows = keep(k, calloc((size_t)m->n_layer, sizeof *windows));
+    for (int32_t i = 0; i < m->n_layer; i++) windows[i] = has_local_heads(m, i);
+    gguf_set_i32s(k->w, "gemma4.attention.sliding_window_pattern", windows, m->n_layer);
+    set_key_u32(k, "attention.key_length_swa", m->local_head_dim);
+    set_key_u32(k, "attention.value_length_swa", m->local_head_dim);
+    set_key_u32(k, "rope.dimension_count", head_dim_of(m));
+    set_key_u32(k, "rope.dimension_count_swa", m->local_head_dim);
+    set_key_f32(k, "rope.freq_base_swa", 5000);
+    set_key_u32(k, "attention.shared_kv_layers", m->n_shared_kv);
+    set_key_u32(k, "embedding_length_per_layer_input", m->n_ple);
+    set_key_f32(k, "final_logit_softcapping", 7);
+}
+
 /* Unusual values, so that a value that is not read changes the results. */
 static void set_arch_keys(Maker *k) {
     const RandomModel *m = k->m;
@@ -354,6 +384,7 @@ static void set_arch_keys(Maker *k) {
         set_key_u32(k, "full_attention_interval", m->attention_interval);
         set_sections(k, (int32_t)n_rot / 2);
     }
+    if (is_one_of(m->arch, "gemma4")) set_gemma4_keys(k);
     if (is_one_of(m->arch, "gemma2")) {
         set_key_f32(k, "attn_logit_softcapping", 2.5);
         set_key_f32(k, "final_logit_softcapping", 7);
@@ -484,6 +515,12 @@ int random_model_write(const RandomModel *m, const char *path, fr_error *err) {
     for (int32_t i = 0; i < m->n_nextn; i++) add_layer(k, m->n_layer + i);
     if (m->rope_factors) add_rope_factors(k);
     if (m->long_rope) add_long_rope(k);
+    if (m->n_ple) {
+        int64_t n = (int64_t)m->n_layer * m->n_ple;
+        add_matrix(k, "per_layer_token_embd.weight", n, m->n_vocab, 0.3);
+        add_matrix(k, "per_layer_model_proj.weight", m->n_embd, n, 1 / sqrt(m->n_embd));
+        add_vector(k, "per_layer_proj_norm.weight", m->n_ple, 1, 0.1);
+    }
     int status = gguf_writer_finish(k->w, path, err);
     gguf_writer_free(k->w);
     for (int i = 0; i < k->n_kept; i++) free(k->kept[i]);

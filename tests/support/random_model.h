@@ -32,7 +32,12 @@ typedef struct RandomModel {
     bool rope_factors;                            /* a tensor rope_freqs.weight like Llama 3.1's */
     int32_t n_expert, n_expert_used, n_ff_expert; /* 0: no experts */
     int32_t n_ff_shared;                          /* qwen2moe; 0: no expert that processes every row */
-    int32_t window;                               /* gemma2, gemma3, phi3, gpt-oss */
+    int32_t window;                               /* gemma2, gemma3, gemma4, phi3, gpt-oss */
+    /* gemma4: one layer in attention_interval has no window. The head size of the others; the last layers, which read
+     * the keys of earlier ones; the width of per-layer embeddings, 0: none; whether the layers without a window make
+     * values of their keys. */
+    int32_t local_head_dim, n_shared_kv, n_ple;
+    bool values_of_keys;
     /* Layers with a recurrent state. Mamba-2: the groups, the heads, and the width of a head. */
     int32_t n_key_heads, n_value_heads, delta_dim;
     int32_t n_ssm_state;        /* granitehybrid, mamba2: numbers that B and C have */

@@ -74,7 +74,7 @@ Pair attention_pair(const Attention *a, int64_t row, int64_t unit, int i_thread,
                   .slots = &c->rows[row].slots[kv_group_of(a->spec)],
                   .keys = cpu_kv_keys(a->kv, a->place, head),
                   .values = cpu_kv_values(a->kv, a->place, head),
-                  .q = c->q + row * a->n_head * a->h->head_dim + unit * a->group * a->h->head_dim,
+                  .q = c->q + row * a->n_head * a->dim + unit * a->group * a->dim,
                   .rounded = c->score_kernels ? c->rounded + rounded_query_at(c, row, unit * a->group) : NULL,
                   .scores = c->scores + place * SCORE_STRIDE,
                   .out = c->attended + row * a->n_head * a->value_dim + unit * a->group * a->value_dim,
@@ -83,10 +83,10 @@ Pair attention_pair(const Attention *a, int64_t row, int64_t unit, int i_thread,
                   .tile = sums + c->max_queries};
 }
 
-void attention_round_queries(const CpuContext *c, int64_t q_dim, int64_t row, int64_t head, int64_t n) {
-    const Hparams *h = &c->model->hparams;
+void attention_round_queries(const CpuContext *c, int64_t q_dim, int64_t head_dim, int64_t row, int64_t head,
+                             int64_t n) {
     for (int64_t i = head; c->score_kernels && i < head + n; i++)
-        c->score_kernels->round_query(c->q + row_at(row, q_dim) + i * h->head_dim, h->head_dim,
+        c->score_kernels->round_query(c->q + row_at(row, q_dim) + i * head_dim, head_dim,
                                       (void *)(c->rounded + rounded_query_at(c, row, i)));
 }
 
@@ -97,7 +97,7 @@ KeyBlock *attention_key_blocks(const Attention *a, int i_thread) {
 /* Computes the scores of keys [at, at + n) of a tile as integer products, in blocks of KEYS_PACKED keys. */
 static void score_rounded(const Attention *a, const Pair *p, const int32_t *slots, int64_t at, int64_t n,
                           int i_thread) {
-    int64_t dim = a->h->head_dim;
+    int64_t dim = a->dim;
     KeyBlock *keys = attention_key_blocks(a, i_thread);
     for (int64_t i = 0; i < n; i += KEYS_PACKED) {
         int64_t n_keys = min_i64(KEYS_PACKED, n - i);
@@ -119,7 +119,7 @@ static void score_rounded(const Attention *a, const Pair *p, const int32_t *slot
 static void score_keys(const Attention *a, const Pair *p, const int32_t *slots, int64_t at, int64_t n, int i_thread) {
     if (a->c->score_kernels) score_rounded(a, p, slots, at, n, i_thread);
     else
-        a->kn->attn_scores(a->kv->type, p->q, a->group, a->h->head_dim, p->keys, a->kv->slot_bytes, slots, n,
+        a->kn->attn_scores(a->kv->type, p->q, a->group, a->dim, p->keys, a->kv->slot_bytes, slots, n,
                            attention_scale(a, p->row), pair_scores(p, 0, at), SCORE_STRIDE);
 }
 
@@ -152,7 +152,7 @@ static void mix_keys(const Attention *a, const Pair *p, const int32_t *slots, in
 /* ---- tiles --------------------------------------------------------------------------------------------- */
 
 void attention_begin(const Attention *a, const Pair *p) {
-    int64_t head = (p->q - a->c->q) / a->h->head_dim % a->n_head;
+    int64_t head = (p->q - a->c->q) / a->dim % a->n_head;
     memset(p->out, 0, (size_t)(a->group * a->value_dim) * sizeof *p->out);
     for (int64_t k = 0; k < a->group; k++)
         p->all[k] = a->spec->sinks ? (SoftmaxSum){a->spec->sinks[head + k], 1} : (SoftmaxSum){-INFINITY, 0};
@@ -199,13 +199,13 @@ static void attend_tile(const Attention *a, const Pair *p, int64_t tile, int i_t
 /* Returns whether the outputs of a pair are whole blocks of activations, so that they can be converted at once. */
 bool attention_converts(const CpuContext *c, const LayerSpec *l) {
     const Hparams *h = &c->model->hparams;
-    return !h->latent.rank && attention_group(h, l) * h->head_dim % ACT_BLOCK == 0;
+    return !h->latent.rank && attention_group(h, l) * layer_head_dim(h, l) % ACT_BLOCK == 0;
 }
 
 void attention_finish(const Attention *a, const Pair *p) {
     int64_t width = a->group * a->value_dim;
     for (int64_t k = 0; k < a->group; k++) a->kn->divide_all(p->out + k * a->value_dim, a->value_dim, p->all[k].sum);
-    int64_t row = p->row - a->c->rows, at = p->out - a->c->attended - row * a->o->n_in, dim = a->h->head_dim;
+    int64_t row = p->row - a->c->rows, at = p->out - a->c->attended - row * a->o->n_in, dim = a->dim;
     for (int64_t i = 0; a->spec->gates_output && i < width; i += dim)
         a->kn->sigmoid_mul(p->out + i, a->c->q_gated + 2 * (row * a->o->n_in + at + i) + dim, dim);
     if (!attention_converts(a->c, a->spec)) return;
@@ -229,7 +229,8 @@ static Attention attention_of(const Op *op) {
                        .group = attention_group(h, op->l->spec),
                        .first_unit = op->l->units.first,
                        .n_pairs = c->n_rows * share_size(op->l->units),
-                       .value_dim = hparams_value_dim(h),
+                       .dim = layer_head_dim(h, op->l->spec),
+                       .value_dim = layer_value_dim(h, op->l->spec),
                        .n_tiles = attn_n_tiles(c->longest)};
 }
 

@@ -25,7 +25,8 @@ typedef struct Attention {
     int64_t group;         /* query heads of a unit: those that share a KV head, or some of those that share a latent */
     int64_t first_unit;    /* the first unit that this rank computes */
     int64_t n_pairs;       /* pairs of a row and one of its units */
-    int64_t value_dim;     /* the size of a value: head_dim, or the rank of the latents */
+    int64_t dim;           /* the size of a query and of a key */
+    int64_t value_dim;     /* the size of a value: the same, or the rank of the latents */
     int64_t n_tiles;       /* tiles of keys of the longest context */
 } Attention;
 
@@ -52,7 +53,7 @@ static inline const RoundedQuery *pair_rounded(const Attention *a, const Pair *p
     return (const void *)(p->rounded + (size_t)k * rounded_query_bytes(a->h->head_dim));
 }
 static inline float attention_scale(const Attention *a, const RowPlace *row) {
-    float scale = a->spec->attn_scale > 0 ? a->spec->attn_scale : 1.0f / sqrtf((float)a->h->head_dim);
+    float scale = a->spec->attn_scale > 0 ? a->spec->attn_scale : 1.0f / sqrtf((float)a->dim);
     return (float)((double)scale * temperature_factor(&a->spec->temperature, row->position));
 }
 

@@ -63,7 +63,7 @@ int32_t attention_group_rows(const CpuContext *c, RowGroup *groups) {
 }
 
 bool attention_shares_keys(const Attention *a, const RowGroup *g) {
-    return g->n > 1 && g->n * a->group >= ATTN_QUERIES_MIN && a->h->head_dim % 16 == 0 && a->value_dim % 16 == 0;
+    return g->n > 1 && g->n * a->group >= ATTN_QUERIES_MIN && a->dim % 16 == 0 && a->value_dim % 16 == 0;
 }
 
 /* ---- blocks ---------------------------------------------------------------------------------------- */
@@ -143,7 +143,7 @@ static void score_shared(const Rows *rows, const Shared *s) {
     const float *q[ATTN_QUERIES];
     const RoundedQuery *rounded[ATTN_QUERIES];
     float *scores[ATTN_QUERIES];
-    int64_t n = 0, dim = a->h->head_dim, n_keys = s->end - s->begin;
+    int64_t n = 0, dim = a->dim, n_keys = s->end - s->begin;
     for (int32_t m = 0; m < s->n_members; m++)
         for (int64_t k = 0; k < a->group; k++, n++) {
             const Pair *p = &rows->pairs[s->members[m]];

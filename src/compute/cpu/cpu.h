@@ -65,11 +65,12 @@ typedef struct CpuWeights {
     PackedMatrix *matrices; /* the matrices of all layers; each has data for the tiles of this rank only */
     size_t block_bytes;     /* bytes of these tiles; base.bytes counts only the experts that one row uses */
     void *block;            /* holds all matrices in the order in which a forward reads them; NULL: they are mapped */
-    /* The embedding, in memory of its own, because nothing is read from the model's file after loading. data is NULL
-     * where its rows are those of `output`. */
-    GgufTensor embedding;
-    void *embedding_memory; /* NULL: the embedding is the target's, or is mapped */
-    int64_t n_embedded;     /* the number of rows in embedding_memory: those of the tokens of this rank */
+    /* The embedding and the table of per-layer embeddings, in memory of their own, because nothing is read from the
+     * model's file after loading. data is NULL where a model has no such table, and where the rows of the embedding are
+     * those of `output`. */
+    GgufTensor embedding, ple_table;
+    void *tables;       /* both of them; NULL: they are the target's, or are mapped */
+    int64_t n_embedded; /* the number of rows of each: those of the tokens of this rank */
 } CpuWeights;
 
 /* Writes the embedding of a token, which this rank must have, to out [n_embd]. */
@@ -80,12 +81,13 @@ int cpu_pack(const CpuWeights *like, const GgufTensor *t, PackedMatrix *out, fr_
 /* ---- keys and values ------------------------------------------------------------------------------ */
 
 /* The keys and values of the layers of a group, of the heads of this rank. Those of one head are contiguous:
- * [layer][keys | values][head][slot][head_dim]. A layer with fewer heads leaves the last ones unused. Latent attention
- * keeps latents, which are both keys and values: [layer][slot][head_dim]. */
+ * [layer][keys | values][head][slot][head_dim]. A layer with fewer heads leaves the last ones unused. A layer that reads
+ * the keys of another one has the place of that one. Latent attention keeps latents, which are both keys and values:
+ * [layer][slot][head_dim]. */
 typedef struct CpuKv {
     KvType type;
     bool is_latent;
-    int32_t n_layer, n_head_kv;
+    int32_t n_layer, n_head_kv, head_dim;
     int64_t n_slots;
     size_t slot_bytes;
     char *data;
@@ -241,6 +243,7 @@ struct Op {
     const float *norm;      /* [n_embd] a norm; NULL: none */
     const float *bias;      /* [n_embd] is added to what is added to the residual stream, before its norm; NULL: none */
     const float *post_norm; /* [n_embd] a norm of what is added to the residual stream; NULL: none */
+    float out_scale;        /* a factor of the residual stream after that; 0: 1 */
     const BlockConv *conv;  /* the convolution around the part; NULL: none */
     int64_t n_items_of_group, first_of_group; /* items of each expert, and the first of them (experts.c) */
     const float *x;                           /* [n_rows][n_in of the products] what is converted */
@@ -259,9 +262,9 @@ static inline Op *put_op(Op *at, Op base, ForwardKind kind, OpFn fn, int64_t n_i
 }
 
 /* The most operations of a layer: 7, one more if outputs of heads are not whole blocks of activations, three if keys
- * are split, two if what is added has a norm or a factor, 7 for experts, 4 for latents, ten if the squares of inputs
- * are summed, five exchanges, one if the residual stream is kept. */
-enum { OPS_PER_LAYER = 40, OPS_AROUND = 6 };
+ * are split, two if what is added has a norm or a factor, 7 for experts or 5 for a per-layer embedding, 4 for latents,
+ * ten if the squares of inputs are summed, five exchanges, one if the residual stream is kept. */
+enum { OPS_PER_LAYER = 40, OPS_AROUND = 8 };
 
 /* An expert that a row has chosen, and the place of its activations among those of all choices. */
 typedef struct ExpertChoice {
@@ -293,7 +296,7 @@ struct CpuContext {
     int32_t n_rows, n_logits;
     bool only_best;            /* of all rows whose logits are wanted only the best token is (RowPlace.only_best) */
     int64_t longest;           /* the most keys that a row sees */
-    float *cos_sin;            /* [n_ropes][max_rows][n_rot] */
+    float *cos_sin;            /* [n_ropes][max_rows][hparams_max_rot] */
     float *x, *normed, *delta; /* [max_rows][n_embd]: residual stream; its norm; what a block adds to it */
     float *conv_kernels;       /* [max_rows][block_conv_kernels] of the part of a layer that runs */
     float *convolved;          /* [max_rows][n_embd] */
@@ -302,6 +305,8 @@ struct CpuContext {
     float *q_gated;     /* [max_rows][2 q_dim] for each head its query and its gate, where layers gate their output */
     float *k, *v;       /* [max_rows][kv_dim] */
     float *queries;     /* [max_rows][heads of plain_dim + n_rot] for latent attention */
+    float *ple;         /* [max_rows][n_layer][n_ple] the rows of the table of per-layer embeddings */
+    void *ple_acts;     /* [max_rows] activations of the input of the first layer, for MATRIX_PLE_INPUT */
     float *q_latent;    /* [max_rows][q_rank] */
     float *head_values; /* [max_rows][heads of value_dim] */
     void *head_acts;    /* [n_head][max_rows] activations of the widest row of a head */
@@ -346,8 +351,8 @@ static inline size_t row_at(int64_t row, int64_t width) { return (size_t)row * (
 
 /* Returns the cosines and sines of row i for the rope of a layer. */
 static inline const float *cpu_angles(const CpuContext *c, const CpuLayer *l, int64_t i) {
-    int64_t n_rot = c->model->hparams.rope.n_rot;
-    return c->cos_sin + row_at((int64_t)l->spec->i_rope * c->options.max_rows + i, n_rot);
+    int64_t n = hparams_max_rot(&c->model->hparams);
+    return c->cos_sin + row_at((int64_t)l->spec->i_rope * c->options.max_rows + i, n);
 }
 
 /* Multiplies rows of activations with tiles [first, last) of a matrix, as Kernels.matmul does, and the outputs with
@@ -372,9 +377,10 @@ int64_t attention_widest_group(const Model *m); /* the largest such number of an
 /* Attention: c->attended from c->q and the cache, which holds the keys and values of the rows, too (attention.c). Where
  * attention_converts says so, the result is converted for the output projection. */
 Op *attention_ops(CpuContext *c, int32_t layer, Op *at);
-/* Rounds the queries of n heads of a row for integer scores, if there are such; they must be complete in c->q, whose
- * rows have q_dim numbers. */
-void attention_round_queries(const CpuContext *c, int64_t q_dim, int64_t row, int64_t head, int64_t n);
+/* Rounds the queries of n heads of a row for integer scores, if there are such; they must be complete in c->q, where
+ * the layer has heads of head_dim numbers in rows of q_dim. */
+void attention_round_queries(const CpuContext *c, int64_t q_dim, int64_t head_dim, int64_t row, int64_t head,
+                             int64_t n);
 /* Returns the offset of a rounded query in c->rounded. */
 static inline size_t rounded_query_at(const CpuContext *c, int64_t row, int64_t head) {
     const Hparams *h = &c->model->hparams;
@@ -406,9 +412,14 @@ Op *put_convolved(Op *at, Op op, const BlockConv *conv);
  * shared_out (layer_parts.c). */
 Op *expert_ops(CpuContext *c, int32_t layer, Op *at);
 Op *shared_expert_ops(CpuContext *c, int32_t layer, Op *at);
-/* Each writes the last product of a mixer or of a feed-forward part, whose outputs are added to the residual stream. */
+/* Each writes the last product of a mixer or of a feed-forward part, whose outputs are added to the residual stream.
+ * put_down reads c->ff_acts, and is also used for the per-layer embedding; post_norm is that of what is added. */
 Op *put_o(Op *at, Op o);
-Op *put_down(Op *at, Op down);
+Op *put_down(Op *at, Op down, const float *post_norm);
+/* Writes the per-layer embedding of a layer (per_layer_embedding.c), and what it needs of the rows before the first
+ * layer. */
+Op *ple_ops(CpuContext *c, int32_t layer, Op *at);
+Op *ple_input_ops(CpuContext *c, Op *at);
 /* Returns the products gate and up of a feed-forward part over c->acts: the operation, and how it is put. */
 Op gate_up_op(CpuContext *c, int32_t layer, const PackedMatrix *gate, const PackedMatrix *up);
 Op *put_gate_up(Op *at, Op gate_up);
@@ -456,13 +467,13 @@ Share cpu_share_tokens(const CpuWeights *w, int rank);
 Op *put_split(Op *at, Op base, ForwardKind kind, OpFn fn, int64_t n_items, int64_t n_rows);
 /* Writes an operation that completes rows, unless there is only one rank. */
 Op *put_exchange(Op *at, Op base, ForwardKind kind, Exchange exchange);
-/* These complete logits [n_rows][n_vocab] on rank 0, and embeddings of tokens, rows [n][n_embd], on all ranks. A rank
+/* These complete logits [n_rows][n_vocab] on rank 0, and embeddings of tokens, rows [n][width], on all ranks. A rank
  * has written those of its own tokens. A token below 0 belongs to no rank. Nothing is done where there is one rank.
  * cpu_exchange_best gives rank 0 only what its rows need (RowDraw): the logit of the best token of each rank, or one
  * that is not finite. */
 void cpu_exchange_logits(const CpuWeights *w, float *logits, int64_t n_rows);
 void cpu_exchange_best(CpuContext *c);
-void cpu_exchange_embeddings(const CpuWeights *w, const int32_t *tokens, int32_t n, float *rows);
+void cpu_exchange_embeddings(const CpuWeights *w, const int32_t *tokens, int32_t n, int64_t width, float *rows);
 
 /* ---- entries of the table, by file ------------------------------------------------------------------ */
 

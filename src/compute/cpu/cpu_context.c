@@ -36,6 +36,7 @@ static Widths find_widths(const CpuWeights *weights) {
             if (p) w.act = max_size(w.act, act_row_bytes(p->act, p->n_in));
         }
         if (dense) w.ff = max_size(w.ff, (size_t)dense->n_out);
+        w.ff = max_size(w.ff, (size_t)weights->base.model->hparams.n_ple);
         if (shared) w.ff = max_size(w.ff, (size_t)shared->n_out);
         w.gates_output = w.gates_output || l->spec->gates_output;
         const BlockConv *convs[] = {&l->spec->attn_conv, &l->spec->ffn_conv};
@@ -59,14 +60,18 @@ static int allocate_kv(CpuContext *c, KvGroup group, fr_error *err) {
     int32_t n_window = model_n_mixers(c->model, MIXER_WINDOW);
     CpuKv *kv = &c->kv[group];
     int64_t n_heads = 0;
-    for (int32_t i = 0; i < h->n_layer; i++)
-        if (!layer_has_state(&c->model->layers[i])) n_heads = max_i64(n_heads, share_size(c->weights->layers[i].units));
+    for (int32_t i = 0; i < h->n_layer; i++) {
+        const LayerSpec *l = &c->model->layers[i];
+        bool is_of_group = !layer_has_state(l) && kv_group_of(l) == group;
+        if (is_of_group) n_heads = max_i64(n_heads, share_size(c->weights->layers[i].units));
+    }
     *kv = (CpuKv){.type = c->options.kv_type,
                   .is_latent = h->latent.rank > 0,
                   .n_layer = group == KV_WINDOW ? n_window : model_n_attention(c->model) - n_window,
                   .n_head_kv = h->latent.rank ? 1 : (int32_t)n_heads,
-                  .n_slots = c->options.n_slots[group],
-                  .slot_bytes = kv_row_bytes(c->options.kv_type, h->head_dim)};
+                  .head_dim = kv_group_head_dim(c->model, group),
+                  .n_slots = c->options.n_slots[group]};
+    kv->slot_bytes = kv_row_bytes(c->options.kv_type, kv->head_dim);
     size_t bytes = kv->slot_bytes;
     bool fits = size_mul(bytes, (size_t)kv->n_slots, &bytes) && size_mul(bytes, (size_t)cpu_kv_n_planes(kv), &bytes);
     if (fits) kv->data = cpu_context_keep(c, mem_alloc(bytes ? bytes : 1));
@@ -95,7 +100,7 @@ static int allocate(CpuContext *c, fr_error *err) {
         size_t n, each;
     } wants[] = {
         {&c->tokens, rows, sizeof *c->tokens},
-        {&c->cos_sin, (size_t)c->model->n_ropes * rows * (size_t)h->rope.n_rot, sizeof(float)},
+        {&c->cos_sin, (size_t)c->model->n_ropes * rows * (size_t)hparams_max_rot(h), sizeof(float)},
         {&c->x, rows * embd, sizeof(float)},
         {&c->normed, rows * embd, sizeof(float)},
         {&c->conv_kernels, rows * w.conv_kernels, sizeof(float)},
@@ -105,6 +110,8 @@ static int allocate(CpuContext *c, fr_error *err) {
         {&c->k, rows * kv_dim, sizeof(float)},
         {&c->v, rows * kv_dim, sizeof(float)},
         {&c->attended, rows * q_dim, sizeof(float)},
+        {&c->ple, rows * (size_t)(h->n_layer * (int64_t)h->n_ple), sizeof(float)},
+        {&c->ple_acts, h->n_ple ? rows : 0, w.act},
         {&c->queries, rows * (size_t)latent_query_dim(h), sizeof(float)},
         {&c->q_latent, rows * (size_t)h->latent.q_rank, sizeof(float)},
         {&c->head_values, rows * (size_t)latent_values_dim(h), sizeof(float)},
@@ -223,7 +230,7 @@ void cpu_copy_slots(Context *c, KvGroup group, int32_t from, int32_t to, int32_t
 void cpu_fill_slot(Context *context, KvGroup group, int32_t slot) {
     const CpuContext *c = (const CpuContext *)context;
     const CpuKv *kv = &c->kv[group];
-    int64_t dim = c->model->hparams.head_dim, n_planes = cpu_kv_n_planes(kv);
+    int64_t dim = kv->head_dim, n_planes = cpu_kv_n_planes(kv);
     size_t at = (size_t)slot * kv->slot_bytes;
     uint32_t bits = (uint32_t)slot + 1;
     for (int64_t i = 0; i < dim && n_planes; i += KV_BLOCK) {

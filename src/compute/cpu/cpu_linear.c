@@ -144,7 +144,7 @@ void cpu_embed(Device *d, const Weights *w, const int32_t *tokens, int32_t n, Sl
     for (int32_t i = 0; i < n; i++)
         if (tokens[i] >= own.first && tokens[i] < own.last)
             cpu_embedding_row(weights, tokens[i], slice_floats(out) + i * n_embd);
-    if (cpu_comm(weights)) cpu_exchange_embeddings(weights, tokens, n, slice_floats(out));
+    if (cpu_comm(weights)) cpu_exchange_embeddings(weights, tokens, n, n_embd, slice_floats(out));
 }
 
 /* ---- rows ------------------------------------------------------------------------------------------ */

@@ -108,12 +108,11 @@ static void check_part(void *ctx, int i_part, int n_parts, int i_thread) {
     check_rows(p, begin, end);
 }
 
-/* The embedding is copied and not packed, so it is checked here. */
-static int check_embedding(const CpuWeights *w, fr_error *err) {
-    const Model *m = w->base.model;
-    Packing p = {.from = m->token_embd, .data = w->embedding_memory, .n_rows = w->n_embedded};
+/* Checks the rows of a table, which are copied and not packed. */
+static int check_table(const CpuWeights *w, const GgufTensor *t, const void *rows, fr_error *err) {
+    Packing p = {.from = t, .data = rows, .n_rows = w->n_embedded};
     threads_run_once(w->base.options.n_threads, check_part, &p);
-    return p.is_not_finite ? model_refuse_not_finite(m, m->token_embd, err) : FR_OK;
+    return p.is_not_finite ? model_refuse_not_finite(w->base.model, t, err) : FR_OK;
 }
 
 static size_t own_bytes(const Packing *p) { return (size_t)share_size(p->tiles) * p->m->tile_bytes; }
@@ -184,18 +183,28 @@ static GgufTensor own_embedding(const Model *m) {
     return t;
 }
 
-/* Maps the matrices and the embedding from a file of packed weights. Returns false if there is no such file, or if it
+/* Returns the table of per-layer embeddings, which is empty if the model has none. */
+static GgufTensor own_ple_table(const Model *m) { return m->ple_table ? *m->ple_table : (GgufTensor){0}; }
+
+/* The two tables are in one block, first the embedding. Returns where the second one begins there. */
+static size_t second_table(size_t embedding_bytes) { return (embedding_bytes + MEM_ALIGN - 1) / MEM_ALIGN * MEM_ALIGN; }
+static size_t tables_bytes(size_t embedding_bytes, size_t ple_bytes) {
+    return ple_bytes ? second_table(embedding_bytes) + ple_bytes : embedding_bytes;
+}
+
+/* Maps the matrices and the tables from a file of packed weights. Returns false if there is no such file, or if it
  * cannot be used, which packed_error explains. A rank will copy its tiles instead: they are then near its cores, and
  * the tiles of the others take no memory. */
 static bool map_packed(Loader *l) {
     CpuWeights *w = l->w;
     const WeightsOptions *o = &w->base.options;
-    const GgufTensor own = own_embedding(w->base.model);
-    const void *matrices, *embedding;
+    const GgufTensor own = own_embedding(w->base.model), ple = own_ple_table(w->base.model);
+    const void *matrices, *tables;
     fr_error why;
     if (!o->packed_file || access(o->packed_file, F_OK) != 0) return false;
-    if (packed_file_open(&w->base.mapped, o->packed_file, w->base.model->gguf, l->file_bytes, own.bytes,
-                         w->base.n_ranks == 0, o->n_threads, &matrices, &embedding, &why)) {
+    if (packed_file_open(&w->base.mapped, o->packed_file, w->base.model->gguf, l->file_bytes,
+                         tables_bytes(own.bytes, ple.bytes), w->base.n_ranks == 0, o->n_threads, &matrices, &tables,
+                         &why)) {
         snprintf(w->base.packed_error, sizeof w->base.packed_error, "%s", why.message);
         return false;
     }
@@ -208,26 +217,37 @@ static bool map_packed(Loader *l) {
         at += packed_bytes(p->m);
     }
     if (w->base.n_ranks) return false;
-    w->embedding = own;
-    if (own.bytes) w->embedding.data = embedding;
+    w->embedding = own, w->ple_table = ple;
+    if (own.bytes) w->embedding.data = tables;
+    if (ple.bytes) w->ple_table.data = (const char *)tables + second_table(own.bytes);
     return true;
 }
 
-/* Copies the embedding, of which a row is read for each token, because the file may be overwritten or cut while the
- * model is open. A submodel shares the embedding of its target. */
-static int copy_embedding(CpuWeights *w, const CpuWeights *target, fr_error *err) {
-    const GgufTensor *t = w->base.model->token_embd;
-    w->embedding = target ? target->embedding : own_embedding(w->base.model);
-    if (target || !w->embedding.data) return FR_OK;
-    Share own = cpu_share_tokens(w, cpu_rank(w));
-    size_t row_bytes = t->bytes / (size_t)t->dims[1], first = (size_t)own.first * row_bytes;
-    w->n_embedded = share_size(own);
-    size_t bytes = (size_t)w->n_embedded * row_bytes;
-    w->embedding_memory = mem_alloc(bytes ? bytes : 1);
-    if (!w->embedding_memory) return error_memory(err, "the embedding", bytes);
-    memcpy(w->embedding_memory, (const char *)t->data + first, bytes);
-    mapped_file_release(t->data, t->bytes);
-    w->embedding.data = before(w->embedding_memory, first);
+/* Copies the rows of a table of this rank to `to`, if there is a table. */
+static void copy_table(const CpuWeights *w, GgufTensor *table, char *to) {
+    if (!table->data) return;
+    size_t row_bytes = table->bytes / (size_t)table->dims[1];
+    size_t first = (size_t)cpu_share_tokens(w, cpu_rank(w)).first * row_bytes;
+    memcpy(to, (const char *)table->data + first, (size_t)w->n_embedded * row_bytes);
+    mapped_file_release(table->data, table->bytes);
+    table->data = before(to, first);
+}
+
+/* Copies the embedding and the table of per-layer embeddings, of which a row is read for each token, because the file
+ * may be overwritten or cut while the model is open. A submodel shares the embedding of its target. */
+static int copy_tables(CpuWeights *w, const CpuWeights *target, fr_error *err) {
+    const Model *m = w->base.model;
+    w->embedding = target ? target->embedding : own_embedding(m);
+    w->ple_table = own_ple_table(m);
+    if (target || (!w->embedding.data && !w->ple_table.data)) return FR_OK;
+    w->n_embedded = share_size(cpu_share_tokens(w, cpu_rank(w)));
+    size_t n = (size_t)w->n_embedded, n_vocab = (size_t)m->hparams.n_vocab;
+    size_t embedding_bytes = w->embedding.bytes / n_vocab * n;
+    size_t bytes = tables_bytes(embedding_bytes, w->ple_table.bytes / n_vocab * n);
+    w->tables = mem_alloc(bytes ? bytes : 1);
+    if (!w->tables) return error_memory(err, "the embedding", bytes);
+    copy_table(w, &w->embedding, w->tables);
+    copy_table(w, &w->ple_table, (char *)w->tables + second_table(embedding_bytes));
     return FR_OK;
 }
 
@@ -330,10 +350,16 @@ static int leave_packed(CpuWeights *w, int status, fr_error *err) {
 
 static int pack_and_copy(Loader *l, const CpuWeights *target) {
     const Model *m = l->w->base.model;
-    int status = copy_embedding(l->w, target, l->err);
+    CpuWeights *w = l->w;
+    int status = copy_tables(w, target, l->err);
     if (!status) status = pack_all(l);
-    if (l->w->base.mapped) status = leave_packed(l->w, status, l->err);
-    if (!status && !target && m->output != m->token_embd) status = check_embedding(l->w, l->err);
+    if (w->base.mapped) status = leave_packed(w, status, l->err);
+    if (!status && !target && m->output != m->token_embd) status = check_table(w, m->token_embd, w->tables, l->err);
+    if (!status && m->ple_table) {
+        size_t row_bytes = w->embedding.bytes / (size_t)m->hparams.n_vocab;
+        const char *rows = (const char *)w->tables + second_table(row_bytes * (size_t)w->n_embedded);
+        status = check_table(w, m->ple_table, rows, l->err);
+    }
     return status;
 }
 
@@ -386,15 +412,15 @@ void cpu_weights_close(Weights *weights) {
     mem_free(w->layers);
     mem_free(w->matrices);
     mem_free(w->block);
-    mem_free(w->embedding_memory);
+    mem_free(w->tables);
     mem_free(w);
 }
 
 int cpu_weights_save(const Weights *weights, const char *path, fr_error *err) {
     const CpuWeights *w = (const CpuWeights *)weights;
     fr_assert(w->block); /* weights that were mapped are not saved */
-    return packed_file_write(path, weights->model->gguf, w->block, w->block_bytes, w->embedding.data,
-                             w->embedding.bytes, weights->options.n_threads, err);
+    return packed_file_write(path, weights->model->gguf, w->block, w->block_bytes, w->tables,
+                             tables_bytes(w->embedding.bytes, w->ple_table.bytes), weights->options.n_threads, err);
 }
 
 void cpu_embedding_row(const CpuWeights *w, int32_t token, float *out) {

@@ -30,14 +30,14 @@ static void embed_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
         c->tokens[i] = r->input ? -1 : r->token;
         for (int k = 0; k < c->model->n_ropes; k++)
             rope_angles(model_rope(c->model, k, c->options.n_ctx), c->rows[i].position,
-                        c->cos_sin + row_at((int64_t)k * c->options.max_rows + i, h->rope.n_rot));
+                        c->cos_sin + row_at((int64_t)k * c->options.max_rows + i, hparams_max_rot(h)));
     }
 }
 
 static void exchange_embeddings(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)begin, (void)end, (void)i_thread;
     const CpuContext *c = op->c;
-    cpu_exchange_embeddings(c->weights, c->tokens, c->n_rows, c->x);
+    cpu_exchange_embeddings(c->weights, c->tokens, c->n_rows, c->model->hparams.n_embd, c->x);
 }
 
 static void exchange_logits(const Op *op, int64_t begin, int64_t end, int i_thread) {
@@ -103,6 +103,7 @@ static int write_ops(CpuContext *c) {
     bool is_split = cpu_comm(c->weights) != NULL;
     Op *at = put_op(c->ops, around, FORWARD_EMBED, embed_rows, c->n_rows, 0);
     if (is_split) at = put_op(at, around, FORWARD_EMBED, exchange_embeddings, 1, 0);
+    if (c->model->ple_table) at = ple_input_ops(c, at);
     for (int32_t i = 0; i < c->model->hparams.n_layer; i++) {
         at = keep_ops(c, i, at);
         if (context_runs(&c->base, i)) at = (c->base.only_stores ? store_ops : layer_ops)(c, i, at);

@@ -121,7 +121,7 @@ static void absorb_heads(const Op *op, int64_t begin, int64_t end, int i_thread)
             float *turned = q + row_at(i, q_dim) + rank;
             memcpy(turned, queries + row_at(i, latent_query_dim(h)) + n_plain, (size_t)n_rot * sizeof *turned);
             c->kernels->rope(h->rope.style, turned, 1, n_rot, n_rot, cpu_angles(c, op->l, i));
-            attention_round_queries(c, q_dim, i, head, 1);
+            attention_round_queries(c, q_dim, h->head_dim, i, head, 1);
         }
     }
 }

@@ -20,7 +20,7 @@
  *     down        tiles of 16 outputs       x +=
  *
  * Layers with a recurrent state are in recurrent.c, latent attention is in latent_attention.c, experts are in
- * experts.c, and the convolutions of block drafters in block_conv.c.
+ * experts.c, per-layer embeddings in per_layer_embedding.c, and the convolutions of block drafters in block_conv.c.
  *
  * If what a part adds to x has a norm or a factor of its own, o and down only multiply, and a further stage adds.
  *
@@ -44,14 +44,15 @@
 /* ---- queries, keys and values --------------------------------------------------------------------- */
 
 /* Returns the smallest number of heads that fills whole tiles. */
-static int64_t heads_of_unit(const Hparams *h) {
+static int64_t heads_of_unit(int64_t head_dim) {
     int64_t n = 1;
-    while (n * h->head_dim % TILE_ROWS) n++;
+    while (n * head_dim % TILE_ROWS) n++;
     return n;
 }
 /* Returns the units of the queries (k = 0), keys (1) or values (2) that this rank computes. */
 static Share units_of(const Hparams *h, const CpuLayer *l, int k) {
-    int64_t unit = heads_of_unit(h), heads = k ? 1 : layer_n_head(h, l->spec) / layer_n_head_kv(h, l->spec);
+    int64_t unit = heads_of_unit(layer_head_dim(h, l->spec)),
+            heads = k ? 1 : layer_n_head(h, l->spec) / layer_n_head_kv(h, l->spec);
     return (Share){l->units.first * heads / unit, (l->units.last * heads + unit - 1) / unit};
 }
 
@@ -60,16 +61,17 @@ static void finish_heads(const Op *op, float *x, int64_t n_heads, const float *b
                          const float *cos_sin) {
     const Kernels *kn = op->c->kernels;
     const Hparams *h = &op->c->model->hparams;
-    int64_t n = h->head_dim;
+    int64_t n = layer_head_dim(h, op->l->spec);
     if (bias) kn->add(x, bias, n_heads * n);
     for (int64_t i = 0; norm && i < n_heads; i++) kn->rmsnorm(x + i * n, x + i * n, norm, n, h->rms_eps);
-    if (cos_sin) kn->rope(h->rope.style, x, n_heads, n, h->rope.n_rot, cos_sin);
+    if (!cos_sin) return;
+    kn->rope(h->rope.style, x, n_heads, n, op->c->model->ropes[op->l->spec->i_rope].params.n_rot, cos_sin);
 }
 
 static void store_heads(const Op *op, const float *x, int64_t first, int64_t n_heads,
                         char *(*place)(const CpuKv *, int32_t, int32_t), size_t at) {
     const CpuKv *kv = &op->c->kv[kv_group_of(op->l->spec)];
-    int64_t dim = op->c->model->hparams.head_dim;
+    int64_t dim = kv->head_dim;
     for (int64_t i = 0; i < n_heads; i++)
         op->c->kernels->kv_store(kv->type, x + i * dim, dim,
                                  place(kv, op->l->place, (int32_t)(first + i - op->l->units.first)) + at);
@@ -78,7 +80,8 @@ static void store_heads(const Op *op, const float *x, int64_t first, int64_t n_h
 /* Copies the queries of heads [first, last) out of c->q_gated, where gates of the output are between them. */
 static void take_queries(const Op *op, int64_t first, int64_t last) {
     const CpuContext *c = op->c;
-    int64_t dim = c->model->hparams.head_dim, n_head = layer_n_head(&c->model->hparams, op->l->spec);
+    const Hparams *model = &c->model->hparams;
+    int64_t dim = layer_head_dim(model, op->l->spec), n_head = layer_n_head(model, op->l->spec);
     for (int64_t i = 0; i < op->n_rows; i++)
         for (int64_t h = i * n_head + first; h < i * n_head + last; h++)
             memcpy(c->q + h * dim, c->q_gated + 2 * h * dim, (size_t)dim * sizeof *c->q);
@@ -96,21 +99,21 @@ static void heads_of(const Op *op, int k, int64_t begin, int64_t end) {
     const Product *p = &op->products[k];
     KvGroup group = kv_group_of(op->l->spec);
     const float *biases[] = {op->l->spec->q_bias, op->l->spec->k_bias, op->l->spec->v_bias},
-                *norms[] = {op->l->spec->q_norm, op->l->spec->k_norm, NULL};
-    int64_t unit = heads_of_unit(h), tiles = unit * h->head_dim / TILE_ROWS;
+                *norms[] = {op->l->spec->q_norm, op->l->spec->k_norm, op->l->spec->v_norm};
+    int64_t dim = layer_head_dim(h, op->l->spec), unit = heads_of_unit(dim), tiles = unit * dim / TILE_ROWS;
     int64_t n_heads = n_heads_of(h, op->l->spec, k);
-    int64_t first = begin * unit, last = min_i64(end * unit, n_heads), from = first * h->head_dim;
+    int64_t first = begin * unit, last = min_i64(end * unit, n_heads), from = first * dim;
     if (k == 0 && op->l->spec->gates_output) tiles *= 2;
     cpu_multiply(c, p->m, c->acts[p->m->act], op->n_rows, p->y, p->m->n_out, begin * tiles,
                  min_i64(end * tiles, packed_n_tiles(p->m)));
     if (k == 0 && op->l->spec->gates_output) take_queries(op, first, last);
     float *const y[] = {c->q, c->k, c->v};
-    int64_t width = n_heads * h->head_dim;
+    int64_t width = n_heads * dim;
     for (int64_t i = 0; i < op->n_rows; i++) {
         float *x = y[k] + row_at(i, width) + from;
         finish_heads(op, x, last - first, biases[k] ? biases[k] + from : NULL, norms[k],
                      k < 2 && op->l->spec->i_rope >= 0 ? cpu_angles(c, op->l, i) : NULL);
-        if (k == 0) attention_round_queries(c, width, i, first, last - first);
+        if (k == 0) attention_round_queries(c, width, dim, i, first, last - first);
         else
             store_heads(op, x, first, last - first, k == 1 ? cpu_kv_keys : cpu_kv_values,
                         (size_t)c->rows[i].slots[group].own * c->kv[group].slot_bytes);
@@ -159,7 +162,9 @@ static Op *dense_ops(CpuContext *c, int32_t layer, Op *at) {
                .bias = l->spec->down_bias,
                .conv = l->spec->ffn_conv.base ? &l->spec->ffn_conv : NULL,
                .products = {{l->matrices[MATRIX_DOWN], c->delta}}};
-    return put_down(at, down);
+    if (!l->spec->ple_norm) down.out_scale = l->spec->out_scale;
+    at = put_down(at, down, l->spec->post_ffn_norm);
+    return l->spec->ple_norm ? ple_ops(c, layer, at) : at;
 }
 
 static Op qkv_op(CpuContext *c, int32_t layer) {
@@ -168,7 +173,7 @@ static Op qkv_op(CpuContext *c, int32_t layer) {
                 .layer = layer,
                 .l = l,
                 .norm = l->spec->attn_norm,
-                .n_products = 3,
+                .n_products = l->spec->shares_kv ? 1 : 3,
                 .products = {{l->matrices[MATRIX_Q], l->spec->gates_output ? c->q_gated : c->q},
                              {l->matrices[MATRIX_K], c->k},
                              {l->matrices[MATRIX_V], c->v}}};
@@ -186,7 +191,8 @@ Op *store_ops(CpuContext *c, int32_t layer, Op *at) {
 static Op *read_ops(CpuContext *c, int32_t layer, Op *at) {
     const Hparams *h = &c->model->hparams;
     const CpuLayer *l = &c->weights->layers[layer];
-    int64_t rows = c->n_rows, n_qkv = share_size(units_of(h, l, 0)) + 2 * share_size(units_of(h, l, 1));
+    int64_t rows = c->n_rows, n_qkv = share_size(units_of(h, l, 0));
+    if (!l->spec->shares_kv) n_qkv += 2 * share_size(units_of(h, l, 1));
     Op qkv = qkv_op(c, layer);
     if (l->spec->attn_conv.base) at = put_conv_inputs(at, qkv, &l->spec->attn_conv, MATRIX_ATTN_CONV, FORWARD_QKV);
     else at = put_op(at, qkv, FORWARD_NORM, l->spec->reads_pairs ? pair_rows : norm_rows, rows, 0);

@@ -61,6 +61,9 @@ void cpu_finish_logits(const Hparams *h, const Kernels *kernels, float *logits, 
 
 /* ---- the residual stream ------------------------------------------------------------------------------------ */
 
+/* Returns whether the residual stream is finished by a stage of its own. */
+static bool op_finishes(const Op *op) { return finishes_rows(op->l->spec, op->post_norm) || op->out_scale != 0; }
+
 bool finishes_rows(const LayerSpec *l, const float *post_norm) {
     return post_norm || (l->residual_scale != 0 && l->residual_scale != 1);
 }
@@ -75,7 +78,9 @@ static void residual_rows(const Op *op, int64_t begin, int64_t end, int i_thread
         if (op->bias) c->kernels->add(delta, op->bias, n);
         if (op->post_norm) c->kernels->rmsnorm(delta, delta, op->post_norm, n, h->rms_eps);
         for (int64_t k = 0; scale != 0 && k < n; k++) delta[k] *= scale;
-        c->kernels->add(c->x + row_at(i, n), delta, n);
+        float *x = c->x + row_at(i, n);
+        c->kernels->add(x, delta, n);
+        for (int64_t k = 0; op->out_scale != 0 && k < n; k++) x[k] *= op->out_scale;
     }
 }
 
@@ -123,14 +128,14 @@ static void down_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) {
 static Op *put_adding(Op *at, Op op, ForwardKind kind, OpFn add, OpFn keep, const float *post_norm) {
     const PackedMatrix *m = op.products[0].m;
     op.n_products = 1, op.post_norm = post_norm;
-    bool keeps = op.conv || finishes_rows(op.l->spec, post_norm);
+    bool keeps = op.conv || op_finishes(&op);
     at = put_split(at, op, kind, keeps ? keep : add, packed_n_tiles(m), op.c->n_rows);
     return op.conv ? put_convolved(at, op, op.conv) : put_added(at, op);
 }
 
 Op *put_added(Op *at, Op op) {
     CpuContext *c = op.c;
-    bool finishes = finishes_rows(op.l->spec, op.post_norm);
+    bool finishes = op_finishes(&op);
     Exchange tiles = {.rows = finishes ? c->delta : c->x,
                       .n_rows = c->n_rows,
                       .n = c->model->hparams.n_embd,
@@ -141,8 +146,8 @@ Op *put_added(Op *at, Op op) {
 
 Op *put_o(Op *at, Op o) { return put_adding(at, o, FORWARD_O, o_tiles, o_tiles_only, o.l->spec->post_attn_norm); }
 
-Op *put_down(Op *at, Op down) {
-    return put_adding(at, down, FORWARD_DOWN, down_tiles, down_tiles_only, down.l->spec->post_ffn_norm);
+Op *put_down(Op *at, Op down, const float *post_norm) {
+    return put_adding(at, down, FORWARD_DOWN, down_tiles, down_tiles_only, post_norm);
 }
 
 /* ---- gated feed-forward ------------------------------------------------------------------------------------- */

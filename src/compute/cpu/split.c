@@ -16,7 +16,7 @@
  *     o              tiles of 16 outputs                   x, or what will be added to it after a norm
  *     gate, up       blocks of 32 outputs                  the inputs of down, as activations
  *     down           tiles of 16 outputs                   x, or what will be added to it after a norm
- *     embeddings     tokens                                rows of x
+ *     embeddings     tokens                                rows of x, and of the per-layer embeddings
  *     LM head        tokens                                logits, or the best token of each rank with the noise of its
  *                                                          own tokens, to rank 0 only
  *
@@ -25,7 +25,8 @@
  * latents, which all heads read. So it is with recurrent layers: every rank computes the channels of the convolution
  * that several heads read (queries and keys of DeltaNet, B and C of Mamba-2) and the gates, and has the states of its
  * own heads only. Where values are not whole tiles of the product that makes them, which is so in tiny models, every
- * rank computes the whole layer up to o. Norms and routers are computed by all ranks in full.
+ * rank computes the whole layer up to o. Norms, routers, and per-layer embeddings up to their last product are computed
+ * by all ranks in full.
  *
  * Example. 32 query heads, 8 KV heads, 3 ranks: the ranks have KV heads 0-1, 2-4 and 5-7. Rank 0 computes query heads
  * 0-7, and it keeps the keys and values of heads 0 and 1 only.
@@ -53,7 +54,8 @@ Share cpu_share(const CpuWeights *w, int64_t n) { return cpu_share_of(w, cpu_ran
 
 /* Returns how many outputs of MATRIX_Q a unit of latent attention has, or of MATRIX_K a KV head. */
 static int64_t outputs_of_unit(const Hparams *h, const LayerSpec *l) {
-    return l->mixer == MIXER_LATENT ? attention_group(h, l) * (h->latent.plain_dim + h->rope.n_rot) : h->head_dim;
+    return l->mixer == MIXER_LATENT ? attention_group(h, l) * (h->latent.plain_dim + h->rope.n_rot)
+                                    : layer_head_dim(h, l);
 }
 
 /* Returns the channels of the convolution that become the values of the heads of a recurrent state. */
@@ -119,9 +121,9 @@ Share cpu_share_tiles(const CpuWeights *w, const LayerSpec *l, LayerMatrix slot,
     switch (slot) {
     case MATRIX_Q:
         if (l->mixer == MIXER_LATENT) return tiles_of_units(w, l, outputs_of_unit(h, l));
-        return tiles_of_units(w, l, attention_group(h, l) * h->head_dim * (l->gates_output ? 2 : 1));
+        return tiles_of_units(w, l, attention_group(h, l) * layer_head_dim(h, l) * (l->gates_output ? 2 : 1));
     case MATRIX_K:
-    case MATRIX_V: return tiles_of_units(w, l, h->head_dim);
+    case MATRIX_V: return tiles_of_units(w, l, layer_head_dim(h, l));
     case MATRIX_STATE_INPUTS:
         if (cpu_divides_inputs(w, l)) return shared_inputs(w, l, n);
         return cpu_divides_state(w, l) ? tiles_of_values(w, l, 0, m) : (Share){0, n};
@@ -130,7 +132,8 @@ Share cpu_share_tiles(const CpuWeights *w, const LayerSpec *l, LayerMatrix slot,
     case MATRIX_O:
     case MATRIX_DOWN:
     case MATRIX_SHARED_DOWN:
-    case MATRIX_EXPERT_DOWN: return cpu_share(w, n);
+    case MATRIX_EXPERT_DOWN:
+    case MATRIX_PLE_OUT: return cpu_share(w, n);
     case MATRIX_GATE:
     case MATRIX_UP:
     case MATRIX_SHARED_GATE:
@@ -185,7 +188,7 @@ static int64_t first_value(const Op *op, int rank) {
         return min_i64(n, units_of_rank(w, l, rank).first * h->state.head_dim);
     if (op->exchange.cut == CUT_HEADS)
         return units_of_rank(w, l, rank).first * attention_group(h, l) *
-               (h->latent.rank ? h->latent.value_dim : h->head_dim);
+               (h->latent.rank ? h->latent.value_dim : layer_head_dim(h, l));
     return min_i64(n, cpu_share_of(w, rank, (n + each - 1) / each).first * each);
 }
 
@@ -292,7 +295,7 @@ typedef struct EmbeddedRows {
     const CpuWeights *w;
     const int32_t *tokens;
     float *rows;
-    int64_t n_embd;
+    int64_t width;
     EmbeddedRow *last; /* the row that was looked up last: rows are looked up in ascending order */
 } EmbeddedRows;
 
@@ -304,17 +307,17 @@ static char *embedded_row(const void *ctx, int rank, int64_t i) {
     Share own = cpu_share_tokens(e->w, rank);
     if (rank != e->last->rank || i < e->last->i) *e->last = (EmbeddedRow){.rank = rank, .row = -1, .i = -1};
     while (e->last->i < i) e->last->i += has_token(own, e->tokens[++e->last->row]);
-    return (char *)(e->rows + row_at(e->last->row, e->n_embd));
+    return (char *)(e->rows + row_at(e->last->row, e->width));
 }
 
-void cpu_exchange_embeddings(const CpuWeights *w, const int32_t *tokens, int32_t n, float *rows) {
+void cpu_exchange_embeddings(const CpuWeights *w, const int32_t *tokens, int32_t n, int64_t width, float *rows) {
     CommPart parts[COMM_MAX_RANKS];
     int n_ranks = comm_size(cpu_comm(w));
     EmbeddedRow last = {.rank = -1};
-    EmbeddedRows e = {.w = w, .tokens = tokens, .rows = rows, .n_embd = w->base.model->hparams.n_embd, .last = &last};
+    EmbeddedRows e = {.w = w, .tokens = tokens, .rows = rows, .width = width, .last = &last};
     for (int i = 0; i < n_ranks; i++) {
         Share own = cpu_share_tokens(w, i);
-        parts[i] = (CommPart){.bytes = (size_t)e.n_embd * sizeof *rows};
+        parts[i] = (CommPart){.bytes = (size_t)width * sizeof *rows};
         for (int32_t k = 0; k < n; k++) parts[i].n += has_token(own, tokens[k]);
     }
     comm_gather(cpu_comm(w), parts, embedded_row, &e, true);

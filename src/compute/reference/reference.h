@@ -29,6 +29,7 @@ typedef struct RefContext {
     bool rounds_bf16;      /* rounds the inputs of BF16 matrices to BF16, as fast backends do; for tests */
     double *kv[KV_GROUPS]; /* [layers of the group][keys | values][n_slots][widest kv_dim]; MIXER_LATENT: only keys */
     double *x, *normed;    /* [max_rows][n_embd] residual stream, and its norm */
+    double *embedded;      /* [max_rows][n_embd] the residual stream before the first layer, of LayerSpec.ple_norm */
     double *q, *attended;  /* [max_rows][q_dim] of a layer */
     double *k, *v;         /* [max_rows][kv_dim] of a layer */
     double *gate, *up;     /* [max_rows][widest inner row] */

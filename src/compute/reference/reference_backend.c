@@ -39,6 +39,7 @@ static int check_finite(const Model *m, const GgufTensor *t, fr_error *err) {
 static int check_weights(const Model *m, fr_error *err) {
     int status = check_finite(m, m->token_embd, err);
     if (!status) status = check_finite(m, m->output, err);
+    if (!status) status = check_finite(m, m->ple_table, err);
     for (int32_t i = 0; i < m->hparams.n_layer; i++)
         for (int k = 0; k < LAYER_MATRICES && !status; k++) status = check_finite(m, m->layers[i].matrices[k], err);
     return status;
@@ -98,6 +99,7 @@ static void measure(const Model *m, int64_t *n_expert, int64_t *n_kernels, int64
     const Hparams *h = &m->hparams;
     *n_expert = 1, *n_kernels = 0;
     *widest = max_i64(max_i64(model_input_width(m), hparams_max_ff(h)), max_i64(hparams_q_dim(h), h->state.n_values));
+    *widest = max_i64(*widest, (int64_t)h->n_layer * h->n_ple);
     *widest = max_i64(*widest, max_i64(h->latent.q_rank, max_i64(h->latent.plain_dim, latent_values_dim(h))));
     for (int32_t i = 0; i < h->n_layer; i++) {
         const LayerSpec *l = &m->layers[i];
@@ -122,6 +124,7 @@ static int allocate(RefContext *c, fr_error *err) {
          sizeof(double)},
         {&c->x, rows * h->n_embd, sizeof(double)},
         {&c->normed, rows * model_input_width(c->model), sizeof(double)},
+        {&c->embedded, h->n_ple ? rows * h->n_embd : 0, sizeof(double)},
         {&c->q, 2 * rows * q_dim,
          sizeof(double)}, /* twice the rows, because gates are among the queries until they are separated */
         {&c->output_gates, rows * q_dim, sizeof(double)},
@@ -159,6 +162,7 @@ static void context_close(Context *context) {
                          c->kv[KV_WINDOW],
                          c->x,
                          c->normed,
+                         c->embedded,
                          c->q,
                          c->attended,
                          c->k,

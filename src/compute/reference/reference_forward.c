@@ -5,6 +5,7 @@
  *                                                       or a recurrent state (reference_recurrent.c), or latents
  *     x += Wdown (f(Wgate m) * (Wup m))                 m = rmsnorm(x); or the same for experts that a router chooses;
  *                                                       what is added may have a norm of its own, or a factor
+ *     x += Wout (gelu(Wgate x) * e)                     e is the per-layer embedding of the row's token (model.h)
  *     logits = Woutput rmsnorm(x)                       every product may have a bias
  *
  * All rows of a batch pass one layer before the next: the key and the value of a row are in the cache before any row
@@ -144,9 +145,8 @@ static void rotate(const Rope *rope, int32_t position, double *x) {
 }
 
 /* Adds the bias to the heads of one row, norms them and rotates them. Values are not rotated: rope is NULL. */
-static void finish_heads(const RefContext *c, double *x, int32_t n_heads, const float *bias, const float *norm,
-                         const Rope *rope, int32_t position) {
-    int32_t dim = c->model->hparams.head_dim;
+static void finish_heads(const RefContext *c, double *x, int32_t n_heads, int32_t dim, const float *bias,
+                         const float *norm, const Rope *rope, int32_t position) {
     for (int32_t i = 0; bias && i < n_heads * dim; i++) x[i] += (double)bias[i];
     for (int32_t h = 0; h < n_heads; h++) {
         if (norm) reference_rmsnorm(x + h * dim, norm, dim, (double)c->model->hparams.rms_eps, x + h * dim);
@@ -155,8 +155,7 @@ static void finish_heads(const RefContext *c, double *x, int32_t n_heads, const 
 }
 
 /* Rounds the heads of a key or value to the type of the cache. */
-static void round_to_cache(const RefContext *c, double *x, int32_t n_heads) {
-    int32_t dim = c->model->hparams.head_dim;
+static void round_to_cache(const RefContext *c, double *x, int32_t n_heads, int32_t dim) {
     float block[KV_BLOCK];
     char bytes[KV_BLOCK_BYTES];
     for (int32_t h = 0; c->options.kv_type != KV_F32 && h < n_heads; h++, x += dim)
@@ -183,7 +182,7 @@ static int32_t slot_at(const RowPlace *r, KvGroup group, int32_t position) {
 static void attend(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *r, int32_t head,
                    const double *q, double *out) {
     const Hparams *h = &c->model->hparams;
-    int64_t kv_dim = hparams_kv_dim(h), dim = h->head_dim, n_values = hparams_value_dim(h);
+    int64_t kv_dim = hparams_kv_dim(h), dim = layer_head_dim(h, l), n_values = layer_value_dim(h, l);
     int64_t at = head / (layer_n_head(h, l) / layer_n_head_kv(h, l)) * dim;
     KvGroup group = kv_group_of(l);
     const double *keys = reference_kv(c, group, layer, 0) + at, *values = reference_kv(c, group, layer, 1) + at;
@@ -225,16 +224,16 @@ static const Rope *rope_of(const RefContext *c, const LayerSpec *l) {
 static void store_keys(const RefContext *c, const LayerSpec *l, int32_t place, const RowPlace *rows, int32_t n_rows) {
     const Hparams *h = &c->model->hparams;
     int64_t kv_dim = layer_kv_dim(h, l), slot_dim = hparams_kv_dim(h);
-    int32_t n_kv = layer_n_head_kv(h, l);
+    int32_t n_kv = layer_n_head_kv(h, l), dim = layer_head_dim(h, l);
     KvGroup group = kv_group_of(l);
     reference_product_of(c, l, MATRIX_K, 0, c->normed, n_rows, c->k);
     reference_product_of(c, l, MATRIX_V, 0, c->normed, n_rows, c->v);
     for (int32_t i = 0; i < n_rows; i++) {
         double *k = c->k + i * kv_dim, *v = c->v + i * kv_dim;
-        finish_heads(c, k, n_kv, l->k_bias, l->k_norm, rope_of(c, l), rows[i].position);
-        finish_heads(c, v, n_kv, l->v_bias, NULL, NULL, 0);
-        round_to_cache(c, k, n_kv);
-        round_to_cache(c, v, n_kv);
+        finish_heads(c, k, n_kv, dim, l->k_bias, l->k_norm, rope_of(c, l), rows[i].position);
+        finish_heads(c, v, n_kv, dim, l->v_bias, l->v_norm, NULL, 0);
+        round_to_cache(c, k, n_kv, dim);
+        round_to_cache(c, v, n_kv, dim);
         int64_t slot = rows[i].slots[group].own;
         memcpy(reference_kv(c, group, place, 0) + slot * slot_dim, k, (size_t)kv_dim * sizeof *k);
         memcpy(reference_kv(c, group, place, 1) + slot * slot_dim, v, (size_t)kv_dim * sizeof *v);
@@ -244,15 +243,15 @@ static void store_keys(const RefContext *c, const LayerSpec *l, int32_t place, c
 static void attention(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *rows, int32_t n_rows) {
     const Hparams *h = &c->model->hparams;
     int64_t q_dim = layer_q_dim(h, l);
-    int32_t place = model_mixer_place(c->model, layer), n_head = layer_n_head(h, l);
+    int32_t place = model_mixer_place(c->model, layer), n_head = layer_n_head(h, l), dim = layer_head_dim(h, l);
     reference_product_of(c, l, MATRIX_Q, 0, c->normed, n_rows, c->q);
     if (l->gates_output) take_gates(c, l, n_rows);
     for (int32_t i = 0; i < n_rows; i++)
-        finish_heads(c, c->q + i * q_dim, n_head, l->q_bias, l->q_norm, rope_of(c, l), rows[i].position);
-    store_keys(c, l, place, rows, n_rows);
+        finish_heads(c, c->q + i * q_dim, n_head, dim, l->q_bias, l->q_norm, rope_of(c, l), rows[i].position);
+    if (!l->shares_kv) store_keys(c, l, place, rows, n_rows);
     for (int32_t i = 0; i < n_rows; i++)
         for (int32_t head = 0; head < n_head; head++) {
-            int64_t at = i * q_dim + (int64_t)head * h->head_dim;
+            int64_t at = i * q_dim + (int64_t)head * dim;
             attend(c, l, place, &rows[i], head, c->q + at, c->attended + at);
         }
     for (int64_t i = 0; l->gates_output && i < n_rows * q_dim; i++) c->attended[i] /= 1 + math_exp(-c->output_gates[i]);
@@ -278,7 +277,7 @@ static void store_latents(const RefContext *c, const LayerSpec *spec, int32_t pl
         double *k = c->k + i * dim;
         reference_rmsnorm(k, l->kv_a_norm, rank, (double)h->rms_eps, k);
         rotate(rope, rows[i].position, k + rank);
-        round_to_cache(c, k, 1);
+        round_to_cache(c, k, 1, (int32_t)dim);
         memcpy(reference_kv(c, KV_ALL, place, 0) + rows[i].slots[KV_ALL].own * dim, k, (size_t)dim * sizeof *k);
     }
     reference_square_inputs(c, spec, INPUT_LATENT, c->k, dim, n_rows);
@@ -506,6 +505,34 @@ static void feed_forward(const RefContext *c, const LayerSpec *l, const RowPlace
     add_to_residual(c, l, l->post_ffn_norm, n_rows);
 }
 
+/* ---- the per-layer embedding (LayerSpec in model.h) ------------------------------------------------ */
+
+/* Computes e [n_ple] of a row in c->up, of its input x0. */
+static void make_ple(const RefContext *c, const LayerSpec *l, const RowPlace *row, const double *x0) {
+    const Hparams *h = &c->model->hparams;
+    int64_t n = h->n_ple, first = (l - c->model->layers) * n;
+    double *e = c->up;
+    reference_product_of(c, l, MATRIX_PLE_INPUT, 0, x0, 1, e);
+    for (int64_t i = 0; i < n; i++) e[i] /= sqrt((double)h->n_embd);
+    reference_rmsnorm(e, l->ple_input_norm, n, (double)h->rms_eps, e);
+    embedding_row(c->model->ple_table, row->token, c->weight_row);
+    for (int64_t i = 0; i < n; i++) e[i] = (e[i] + sqrt((double)n) * (double)c->weight_row[first + i]) / sqrt(2);
+}
+
+static void add_ple(const RefContext *c, const LayerSpec *l, const RowPlace *rows, int32_t n_rows) {
+    const Hparams *h = &c->model->hparams;
+    reference_square_inputs(c, l, INPUT_EMBEDDING, c->embedded, h->n_embd, n_rows);
+    reference_square_inputs(c, l, INPUT_STREAM, c->x, h->n_embd, n_rows);
+    for (int32_t i = 0; i < n_rows; i++) {
+        make_ple(c, l, &rows[i], c->embedded + (int64_t)i * h->n_embd);
+        reference_product_of(c, l, MATRIX_PLE_GATE, 0, c->x + (int64_t)i * h->n_embd, 1, c->gate);
+        for (int64_t k = 0; k < h->n_ple; k++) c->gate[k] = gelu(c->gate[k]) * c->up[k];
+        reference_square_inputs(c, l, INPUT_PLE, c->gate, h->n_ple, 1);
+        reference_product_of(c, l, MATRIX_PLE_OUT, 0, c->gate, 1, c->delta + (int64_t)i * h->n_embd);
+    }
+    add_to_residual(c, l, l->ple_norm, n_rows);
+}
+
 /* ---- a forward ------------------------------------------------------------------------------------ */
 
 static void embed(const RefContext *c, const RowPlace *rows, int32_t n_rows) {
@@ -516,6 +543,7 @@ static void embed(const RefContext *c, const RowPlace *rows, int32_t n_rows) {
         double scale = rows[i].input ? 1 : (double)c->model->hparams.embedding_scale;
         for (int64_t k = 0; k < n; k++) c->x[i * n + k] = scale * (double)x[k];
     }
+    if (c->model->ple_table) memcpy(c->embedded, c->x, (size_t)(n_rows * n) * sizeof *c->x);
 }
 
 double reference_finish_logit(const Model *m, int64_t token, double logit) {
@@ -573,6 +601,9 @@ void reference_forward(Context *context, const RowPlace *rows, int32_t n_rows) {
         if (!context_runs(&c->base, layer)) continue;
         mix(c, l, layer, rows, n_rows);
         if (l->ffn != FFN_NONE) feed_forward(c, l, rows, n_rows);
+        if (l->ple_norm) add_ple(c, l, rows, n_rows);
+        for (int64_t i = 0; l->out_scale != 0 && i < (int64_t)n_rows * c->model->hparams.n_embd; i++)
+            c->x[i] *= (double)l->out_scale;
     }
     keep_streams(c, c->model->hparams.n_layer, rows, n_rows);
     if (c->squares) c->squares->n_rows += n_rows;
