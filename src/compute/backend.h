@@ -197,9 +197,10 @@ typedef struct CostWork {
     double expert_bytes; /* bytes of all experts; n rows read 1 - (1 - expert_share)^n of them, if experts are random */
     double expert_share; /* the share of the experts that one row chooses */
     double kv_bytes_per_key;        /* read for each earlier token, once for all rows of a sequence */
+    double kept_bytes[KV_GROUPS];   /* kept for each token, by the layers of a group that have keys of their own */
     double ops_per_row[PEAK_COUNT]; /* multiplications and additions of matrix products, by kind */
     double attention_ops;           /* for one row and one earlier token, in float */
-    double window_share;            /* the part of the layers with attention that have a window */
+    double window_share;            /* the part of kv_bytes_per_key that layers with a window read */
     int32_t window;                 /* the most tokens that such a layer sees */
 } CostWork;
 

@@ -291,7 +291,8 @@ int fr_engine_get_stats(const fr_engine *e, fr_engine_stats *out) {
     int64_t n_window_pages = executor_n_window_pages(e->executor);
     CostWork work;
     cost_work(e->model->weights, (KvType)e->options.kv_type, &work);
-    double bytes = (double)n_pages + work.window_share * (double)(n_window_pages ? n_window_pages - n_pages : 0);
+    double bytes = (double)n_pages * work.kept_bytes[KV_ALL] +
+                   (double)(n_window_pages ? n_window_pages : n_pages) * work.kept_bytes[KV_WINDOW];
     stats = (fr_engine_stats){.n_running = request_queue_n_running(e),
                               .n_queued = e->n_queued,
                               .kv_tokens = n_pages * page,
@@ -300,7 +301,7 @@ int fr_engine_get_stats(const fr_engine *e, fr_engine_stats *out) {
                               .kv_window_tokens = n_window_pages * page,
                               .kv_window_tokens_held = (n_window_pages - executor_n_free_window_pages(e->executor)) *
                                                        page,
-                              .kv_bytes = (int64_t)(bytes * (double)page * work.kv_bytes_per_key)};
+                              .kv_bytes = (int64_t)(bytes * (double)page)};
     if (e->model->ranks) add_exchanges(e->model, &stats);
     return fill_result(out, &stats, sizeof stats);
 }

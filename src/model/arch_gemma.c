@@ -96,7 +96,7 @@ static int share_keys(const ArchReader *r, int32_t i_layer, LayerSpec *out) {
     if (i < 0)
         return arch_fail(r, FR_ERR_FORMAT, "layer %d reads the keys of an earlier layer of its kind, but there is none",
                          i_layer);
-    if (layer_n_head_kv(h, arch_earlier_layer(r, i)) != layer_n_head_kv(h, out))
+    if (arch_number_of_layer(r, "attention.head_count_kv", i, h->n_head_kv) != h->n_head_kv)
         return arch_fail(r, FR_ERR_FORMAT, "layer %d reads the keys of layer %d, which has another number of KV heads",
                          i_layer, i);
     out->shares_kv = i + 1;

@@ -271,7 +271,9 @@ typedef struct LayerSpec {
      * token, which consists of n_ple numbers of a table and of a product of x0, the input of the first layer:
      *
      *     e   = (norm(Winput x0 / sqrt(n_embd); ple_input_norm) + sqrt(n_ple) table[token][layer]) / sqrt(2)
-     *     x  += norm(Wout (gelu(Wgate x) * e); ple_norm)                          after the feed-forward part */
+     *     x  += norm(Wout (gelu(Wgate x) * e); ple_norm)                          after the feed-forward part
+     *
+     * For a row that brings its own input, the numbers of the table are 0. */
     const float *ple_input_norm, *ple_norm; /* [n_ple], [n_embd]; NULL: there is no such embedding */
     float out_scale;                        /* with FFN_DENSE: a factor of x after the layer; 0: 1 */
 } LayerSpec;

@@ -23,6 +23,8 @@ static const RandomModel shapes[] = {
     {SHAPE("phi3", 2, 4, 2), .seed = 4}, /* every layer has a window */
     {SHAPE("llama4", 4, 2, 1), .n_expert = 2, .n_expert_used = 1, .n_ff_expert = 40, .n_ff_shared = 40,
      .expert_interval = 4, .temperature_length = 7, .seed = 5}, /* chunks */
+    {SHAPE("gemma4", 4, 2, 1), .head_dim = 16, .local_head_dim = 8, .attention_interval = 2, .n_shared_kv = 2,
+     .n_ple = 8, .seed = 6},
 };
 static const int32_t windows[] = {1, 2, 5, 9, 30}, page_sizes[] = {1, 2, 3, 8, 16};
 enum { N_SHAPES = sizeof shapes / sizeof *shapes, N_WINDOWS = 5, N_SIZES = 5 };

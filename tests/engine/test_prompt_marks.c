@@ -26,6 +26,8 @@ static const RandomModel models[] = {
     {SHAPE("gemma3", 6), .window = WINDOW, .seed = 4},
     {SHAPE("gpt-oss", 2), .n_expert = 4, .n_expert_used = 2, .n_ff_expert = 40, .window = WINDOW, .seed = 5},
     {SHAPE("phi3", 2), .window = WINDOW, .seed = 6},
+    {SHAPE("gemma4", 6), .local_head_dim = 4, .window = WINDOW, .attention_interval = 3, .n_shared_kv = 3, .n_ple = 8,
+     .seed = 7},
 };
 enum { N_MODELS = sizeof models / sizeof *models };
 
@@ -130,9 +132,11 @@ static void windows_hold_few_pages(void **state) {
         fr_engine_get_stats(e, &s);
         assert_int_equal(s.kv_window_tokens_held, 0);
         int n_layer = models[m].n_layer, n_window = model_n_mixers(e->model->model, MIXER_WINDOW);
-        int64_t bytes_of_token = 2 * 2 * 8 * 2; /* keys and values, heads, dim, F16 */
-        assert_int_equal(s.kv_bytes,
-                         bytes_of_token * ((n_layer - n_window) * s.kv_tokens + n_window * s.kv_window_tokens));
+        int64_t bytes_of_dim = 2 * 2 * 2, dim = 8; /* keys and values, heads, F16 */
+        int64_t window_dim = models[m].local_head_dim ? models[m].local_head_dim : dim;
+        n_layer -= models[m].n_shared_kv; /* these read the keys of others */
+        assert_int_equal(s.kv_bytes, bytes_of_dim * (dim * (n_layer - n_window) * s.kv_tokens +
+                                                     window_dim * n_window * s.kv_window_tokens));
         assert_true(s.kv_window_tokens > 0 && s.kv_window_tokens < s.kv_tokens / 2);
         fr_engine_close(e);
         fr_model_close(model);

@@ -20,8 +20,11 @@ enum { V = ALL_DRAFTERS_VOCAB, N_CTX = 160, N_PROMPT = 30, N_TOKENS = 20, PAGE =
 #define HYBRID_DRAFT "build/saved-draft.gguf"
 #define OTHER "build/saved-other.gguf"
 
-static const RandomModel targets[] = {
-    {SHAPE("llama", 2), .seed = 21}, {HYBRID_SHAPE, .seed = 22}, {SHAPE("gemma3", 3), .window = 9, .seed = 23}};
+static const RandomModel targets[] = {{SHAPE("llama", 2), .seed = 21},
+                                      {HYBRID_SHAPE, .seed = 22},
+                                      {SHAPE("gemma3", 3), .window = 9, .seed = 23},
+                                      {SHAPE("gemma4", 4), .local_head_dim = 8, .window = 9, .attention_interval = 2,
+                                       .n_shared_kv = 2, .n_ple = 8, .seed = 24}};
 enum { N_TARGETS = sizeof targets / sizeof *targets };
 
 static void write_model(const RandomModel *m, const char *path) {

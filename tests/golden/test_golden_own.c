@@ -304,6 +304,33 @@ static void a_wrong_glm4moe_is_detected(void **state) {
     json_decref(g.file);
 }
 
+/* Makes a factor larger by a hundredth. */
+static void grow(char *at, const GgufTensor *t) {
+    float x;
+    (void)t;
+    memcpy(&x, at, sizeof x);
+    x *= 1.01f;
+    memcpy(at, &x, sizeof x);
+}
+
+static void a_wrong_gemma4_is_detected(void **state) {
+    (void)state;
+    static const char *const tensors[] = {"attn_q_norm.weight", "attn_k_norm.weight", "post_attention_norm.weight",
+                                          "inp_gate.weight",    "proj.weight",        "post_norm.weight"};
+    const struct Case *c = case_named("gemma4-shared-f32");
+    Golden g = read_golden(c->name);
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) change_is_caught(c, &g, tensors[i], swap_halves);
+    change_is_caught(c, &g, "layer_output_scale.weight", grow);
+    struct Case wrong[] = {*c, *c, *c};
+    wrong[0].m.window--, wrong[1].m.rope_factors = false, wrong[2].m.rope_base *= 1.01;
+    for (int i = 0; i < 3; i++) {
+        char path[600];
+        model_path(&wrong[i], path, sizeof path);
+        expect_caught(path, &g, i ? "another rotation" : "another window");
+    }
+    json_decref(g.file);
+}
+
 /* Changes only the factors of matrices: two experts exchange theirs. */
 static void wrong_scales_are_detected(void **state) {
     (void)state;
@@ -409,13 +436,10 @@ int main(int argc, char **argv) {
     if (argc == 3 && strcmp(argv[1], "--write") == 0) return write_models(argv[2]);
     cli_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(logits_are_the_stored_ones),
-        cmocka_unit_test(greedy_texts_are_the_stored_ones),
-        cmocka_unit_test(a_wrong_gpt_oss_is_detected),
-        cmocka_unit_test(a_wrong_deepseek2_is_detected),
-        cmocka_unit_test(a_wrong_recurrent_layer_is_detected),
-        cmocka_unit_test(a_wrong_glm4moe_is_detected),
-        cmocka_unit_test(wrong_keys_are_detected),
+        cmocka_unit_test(logits_are_the_stored_ones),          cmocka_unit_test(greedy_texts_are_the_stored_ones),
+        cmocka_unit_test(a_wrong_gpt_oss_is_detected),         cmocka_unit_test(a_wrong_deepseek2_is_detected),
+        cmocka_unit_test(a_wrong_recurrent_layer_is_detected), cmocka_unit_test(a_wrong_gemma4_is_detected),
+        cmocka_unit_test(a_wrong_glm4moe_is_detected),         cmocka_unit_test(wrong_keys_are_detected),
         cmocka_unit_test(wrong_scales_are_detected),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

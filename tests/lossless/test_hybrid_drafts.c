@@ -362,6 +362,8 @@ static void every_drafter_on_other_architectures(void **state) {
         {SHAPE("granitehybrid", 2), HYBRID(2, 4, 16, 4, 2), .n_ssm_state = 12, .seed = 17},
         {SHAPE("qwen3", 2), .seed = 13},
         {SHAPE("gemma3", 3), .window = 9, .seed = 14},
+        {SHAPE("gemma4", 4), .local_head_dim = 8, .window = 9, .attention_interval = 2, .n_shared_kv = 2, .n_ple = 8,
+         .seed = 18},
         {SHAPE("gpt-oss", 3), .n_expert = 5, .n_expert_used = 2, .n_ff_expert = 32, .window = 7, .seed = 15},
     };
     int n_drafts = 0;

@@ -371,6 +371,70 @@ static void keys_that_change_nothing_are_accepted(void **state) {
     }
 }
 
+static const RandomModel gemma4 = {
+    SMALL("gemma4"),  .n_layer = 3, .head_dim = 8,        .local_head_dim = 6,       .window = 6,
+    .n_shared_kv = 1, .n_ple = 5,   .rope_factors = true, .ff_widths = {40, 40, 20}, .attention_interval = 2};
+
+/* Layer 0 has a window, layer 1 has none, and layer 2 reads the keys of layer 0. Code 0: the model is opened. */
+static const struct {
+    Change c;
+    fr_code code;
+    const char *says;
+} gemma4_changes[] = {
+    {{.what = NOTHING}, FR_OK, ""},
+    {NO_KEY("gemma4.rope.dimension_count_swa"), FR_OK, ""},
+    {NO_KEY("gemma4.final_logit_softcapping"), FR_OK, ""},
+    {NO_TENSOR("blk.1.layer_output_scale.weight"), FR_OK, ""},
+    {NO_TENSOR("blk.1.attn_v.weight"), FR_OK, ""},
+    {U32("gemma4.expert_count", 0), FR_OK, ""},
+    {U32("gemma4.expert_count", 8), FR_ERR_UNSUPPORTED, "the mixture of experts of Gemma 4 (26B-A4B) is not supported"},
+    {NO_KEY("gemma4.attention.sliding_window_pattern"), FR_ERR_FORMAT, "sliding_window_pattern is missing or no list"},
+    {U32("gemma4.attention.sliding_window_pattern", 2), FR_ERR_FORMAT, "sliding_window_pattern is missing or no list"},
+    {LIST("gemma4.attention.sliding_window_pattern", 1, 0, -1), FR_ERR_FORMAT, "has 2 numbers for 3 layers"},
+    {LIST("gemma4.attention.sliding_window_pattern", 0, 0, 1), FR_ERR_FORMAT,
+     "blk.0.attn_q.weight has the wrong shape"},
+    {NO_KEY("gemma4.attention.key_length_swa"), FR_ERR_UNSUPPORTED, "value heads of 6 beside key heads of 8 are not"},
+    {U32("gemma4.attention.key_length_swa", 10), FR_ERR_FORMAT, "key_length_swa is 10, but must lie between 2 and 8"},
+    {U32("gemma4.attention.value_length_swa", 4), FR_ERR_UNSUPPORTED, "value heads of 4 beside key heads of 6 are not"},
+    {U32("gemma4.rope.dimension_count_swa", 8), FR_ERR_FORMAT, "count_swa is 8, but must lie between 2 and 6"},
+    {U32("gemma4.rope.dimension_count_swa", 5), FR_ERR_FORMAT, "rope.dimension_count_swa is 5, but must be even"},
+    {U32("gemma4.attention.shared_kv_layers", 3), FR_ERR_FORMAT, "shared_kv_layers is 3, but must lie between 0 and 2"},
+    {U32("gemma4.attention.shared_kv_layers", 2), FR_ERR_FORMAT,
+     "layer 1 reads the keys of an earlier layer of its kind, but there is none"},
+    {U32("gemma4.attention.shared_kv_layers", 0), FR_ERR_FORMAT, "tensor blk.2.attn_k.weight is missing"},
+    {LIST("gemma4.attention.head_count_kv", 2, 2, 1), FR_ERR_FORMAT,
+     "layer 2 reads the keys of layer 0, which has another number of KV heads"},
+    {NO_TENSOR("blk.0.attn_k_norm.weight"), FR_ERR_FORMAT, "tensor blk.0.attn_k_norm.weight is missing"},
+    {NO_TENSOR("blk.2.inp_gate.weight"), FR_ERR_FORMAT, "tensor blk.2.inp_gate.weight is missing"},
+    {NO_TENSOR("per_layer_token_embd.weight"), FR_ERR_FORMAT, "tensor per_layer_token_embd.weight is missing"},
+    {NO_TENSOR("per_layer_proj_norm.weight"), FR_ERR_FORMAT, "tensor per_layer_proj_norm.weight is missing"},
+    {SHAPE("per_layer_model_proj.weight", 24, 10, 0), FR_ERR_FORMAT, "24 x 10 where 24 x 15 fits"},
+    {SHAPE("blk.0.layer_output_scale.weight", 1, 0, 0), FR_ERR_FORMAT, "layer 0 is multiplied by 0"},
+    {U32("gemma4.embedding_length_per_layer_input", 0), FR_ERR_UNSUPPORTED, "is not part of architecture gemma4"},
+};
+
+static void gemma4_files_are_refused_by_name(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof gemma4_changes / sizeof *gemma4_changes; i++) {
+        Gguf *g;
+        Model *m = NULL;
+        fr_error err = {0};
+        int status = try_open(&gemma4, &gemma4_changes[i].c, &g, &m, &err);
+        if (status != gemma4_changes[i].code || !strstr(err.message, gemma4_changes[i].says))
+            fail_msg("case %zu: the error should contain '%s' (%d); status %d: '%s'", i, gemma4_changes[i].says,
+                     gemma4_changes[i].code, status, err.message);
+        if (m) {
+            assert_true(m->layers[0].mixer == MIXER_WINDOW && m->layers[1].mixer == MIXER_ATTENTION);
+            assert_int_equal(m->layers[2].shares_kv, 1);
+            assert_true(layer_head_dim(&m->hparams, &m->layers[0]) == 6 && m->ropes[1].params.n_rot == 6);
+            assert_true(layer_head_dim(&m->hparams, &m->layers[1]) == 8 && m->ropes[0].params.n_rot == 8);
+            assert_true(model_n_attention(m) == 2 && model_mixer_place(m, 2) == model_mixer_place(m, 0));
+        }
+        model_close(m);
+        gguf_close(g);
+    }
+}
+
 static const RandomModel gemma3 = {SMALL("gemma3"), .n_layer = 7, .window = 6},
                          gemma3_of_3 = {SMALL("gemma3"), .n_layer = 3, .window = 6},
                          gemma2 = {SMALL("gemma2"), .n_layer = 3, .window = 6},
@@ -701,6 +765,7 @@ int main(void) {
         cmocka_unit_test(missing_head_norms_are_refused),
         cmocka_unit_test(rope_keys_are_understood),
         cmocka_unit_test(keys_that_change_nothing_are_accepted),
+        cmocka_unit_test(gemma4_files_are_refused_by_name),
         cmocka_unit_test(the_file_says_which_layers_have_a_window),
         cmocka_unit_test(yarn_keys_are_followed),
         cmocka_unit_test(granite_may_have_no_rotation),

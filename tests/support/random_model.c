@@ -183,7 +183,7 @@ static void add_layer(Maker *k, int32_t i) {
         {"attn_q.bias", q_dim, 0, 0, 0.3, biases, 0},
         {"attn_k.bias", kv_dim, 0, 0, 0.3, biases, 0},
         {"attn_v.bias", kv_dim, 0, 0, 0.3, biases, 0},
-        {"attn_q_norm.weight", head_dim, 0, gemma4 ? 0.3 : 1, 0.1, norms && attention, 0},
+        {"attn_q_norm.weight", head_dim, 0, gemma4 ? 0.16 : 1, gemma4 ? 0.03 : 0.1, norms && attention, 0},
         {"attn_k_norm.weight", head_dim, 0, 1, 0.1, norms && attention && own_keys, 0},
         {"attn_output.weight", q_dim, m->n_embd, 0, (hybrid ? 2 : 1) * gain / sqrt((double)q_dim), attention && !latent,
          0},

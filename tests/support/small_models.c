@@ -54,5 +54,10 @@ const RandomModel small_models[] = {
      .ff_widths = {70, 33, 64}, .seed = 83},
     {SHAPE("lfm2moe", 3, 48, 4, 2, 70), .n_conv = 3, .attention_interval = 3, .n_dense = 1, EXPERTS(6, 2, 32),
      .has_sigmoid_router = true, .seed = 81},
+    {SHAPE("gemma4", 4, 48, 4, 2, 70), .head_dim = 24, .local_head_dim = 12, .kv_head_counts = {2, 1, 2, 1},
+     .window = 7, .attention_interval = 2, .values_of_keys = true, .rope_factors = true, .seed = 84},
+    {SHAPE("gemma4", 6, 64, 4, 1, 96), .head_dim = 32, .local_head_dim = 16, .window = 9, .attention_interval = 3,
+     .n_shared_kv = 3, .n_ple = 32, .ff_widths = {64, 64, 64, 96, 96, 96}, .rope_factors = true, .types = {TYPE_Q8_0},
+     .n_types = 1, .seed = 85},
 };
 const int n_small_models = sizeof small_models / sizeof *small_models;

@@ -24,6 +24,8 @@ static const RandomModel targets[] = {
     {.arch = "mamba2", .n_layer = 3, .n_embd = 64, .n_vocab = 300, HYBRID(2, 6, 16, 0), .n_ssm_state = 12, .seed = 9},
     {SHAPE("qwen3", 2), .seed = 3},
     {SHAPE("gemma3", 3), .window = 9, .tied = true, .seed = 4},
+    {SHAPE("gemma4", 4), .head_dim = 32, .local_head_dim = 16, .window = 9, .attention_interval = 2, .n_shared_kv = 2,
+     .n_ple = 16, .tied = true, .seed = 10},
     {SHAPE("granite", 2), .tied = true, .seed = 5},
     {SHAPE("gpt-oss", 3), .n_expert = 5, .n_expert_used = 2, .n_ff_expert = 32, .window = 7, .seed = 6},
 };

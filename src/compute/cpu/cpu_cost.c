@@ -48,17 +48,18 @@ void cpu_work(const Weights *weights, KvType kv_type, CostWork *out) {
     *out = (CostWork){.weight_bytes = (double)w->block_bytes};
     out->weight_bytes += 2 * state_bytes(
                                  weights->model); /* a forward reads the state of a sequence and writes the next one */
-    double all = 0, windows = 0; /* the bytes of a key or value in all layers, and in those with a window */
+    double all = 0, windows = 0;                  /* what all layers read for a token, and those with a window */
     for (int32_t i = 0; i < h->n_layer; i++) {
         const LayerSpec *l = &weights->model->layers[i];
         if (layer_has_state(l)) continue;
         int32_t dim = layer_head_dim(h, l);
-        double bytes = layer_n_head_kv(h, l) * (double)kv_row_bytes(kv_type, dim);
+        double bytes = (h->latent.rank ? 1.0 : 2.0) * layer_n_head_kv(h, l) * (double)kv_row_bytes(kv_type, dim);
         double score_ops = dim * (kv_type == KV_Q8 ? 0.5 : 1.0); /* 16-bit words, two in a lane */
         all += bytes, windows += l->mixer == MIXER_WINDOW ? bytes : 0;
+        if (!l->shares_kv) out->kept_bytes[kv_group_of(l)] += bytes;
         out->attention_ops += 2.0 * layer_n_head(h, l) * (score_ops + (double)layer_value_dim(h, l));
     }
-    out->kv_bytes_per_key = (h->latent.rank ? 1.0 : 2.0) * all;
+    out->kv_bytes_per_key = all;
     out->window = model_window(weights->model);
     out->window_share = all > 0 ? windows / all : 0;
     out->ops_per_row[PEAK_F32] += 2 *

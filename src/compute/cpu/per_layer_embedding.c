@@ -21,8 +21,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Reads the rows of the table that this rank has. A row with an input of its own has no token; only the layers of
- * drafters are run with such rows, and they have no table. */
+/* Reads the rows of the table that this rank has. A row with an input of its own has no token, and gets zeros. */
 static void read_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)i_thread;
     CpuContext *c = op->c;
@@ -32,7 +31,7 @@ static void read_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
     float scale = sqrtf((float)h->n_ple);
     for (int64_t i = begin; i < end; i++) {
         float *row = c->ple + row_at(i, n);
-        fr_assert(c->tokens[i] >= 0);
+        if (c->tokens[i] < 0) memset(row, 0, (size_t)n * sizeof *row);
         if (c->tokens[i] < own.first || c->tokens[i] >= own.last) continue;
         embedding_row(&c->weights->ple_table, c->tokens[i], row);
         for (int64_t k = 0; k < n; k++) row[k] *= scale;

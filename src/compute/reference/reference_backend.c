@@ -263,13 +263,17 @@ static void write_slot(Context *context, KvGroup group, int32_t slot, const void
 static void work(const Weights *w, KvType kv_type, CostWork *out) {
     (void)kv_type;
     const Hparams *h = &w->model->hparams;
-    *out = (CostWork){.weight_bytes = (double)w->bytes,
-                      .kv_bytes_per_key = 2.0 * model_n_attention(w->model) * (double)hparams_kv_dim(h) *
-                                          sizeof(double),
-                      .attention_ops = 4.0 * (double)hparams_q_dim(h) * model_n_attention(w->model),
-                      .window = model_window(w->model),
-                      .window_share = (double)model_n_mixers(w->model, MIXER_WINDOW) /
-                                      (model_n_attention(w->model) ? model_n_attention(w->model) : 1)};
+    *out = (CostWork){.weight_bytes = (double)w->bytes, .window = model_window(w->model)};
+    double windows = 0; /* what the layers with a window read for a token */
+    for (int32_t i = 0; i < h->n_layer; i++) {
+        const LayerSpec *l = &w->model->layers[i];
+        double bytes = (h->latent.rank ? 1.0 : 2.0) * (double)hparams_kv_dim(h) * sizeof(double);
+        if (layer_has_state(l)) continue;
+        out->kv_bytes_per_key += bytes, windows += l->mixer == MIXER_WINDOW ? bytes : 0;
+        out->attention_ops += 4.0 * (double)layer_q_dim(h, l);
+        if (!l->shares_kv) out->kept_bytes[kv_group_of(l)] += bytes;
+    }
+    out->window_share = windows > 0 ? windows / out->kv_bytes_per_key : 0;
 }
 
 static int parts(const Weights *w, KvType kv_type, const MachineSpeed *speed, int32_t n_rows, int32_t n_context,

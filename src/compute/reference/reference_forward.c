@@ -515,7 +515,8 @@ static void make_ple(const RefContext *c, const LayerSpec *l, const RowPlace *ro
     reference_product_of(c, l, MATRIX_PLE_INPUT, 0, x0, 1, e);
     for (int64_t i = 0; i < n; i++) e[i] /= sqrt((double)h->n_embd);
     reference_rmsnorm(e, l->ple_input_norm, n, (double)h->rms_eps, e);
-    embedding_row(c->model->ple_table, row->token, c->weight_row);
+    if (row->input) memset(c->weight_row + first, 0, (size_t)n * sizeof *c->weight_row);
+    else embedding_row(c->model->ple_table, row->token, c->weight_row);
     for (int64_t i = 0; i < n; i++) e[i] = (e[i] + sqrt((double)n) * (double)c->weight_row[first + i]) / sqrt(2);
 }
 
