@@ -44,6 +44,8 @@ enum {
     OPT_EXPERT_FFN,
     OPT_SHARED_FFN,
     OPT_WINDOW,
+    OPT_SHARED_KV,
+    OPT_PLE,
     OPT_DELTA_HEADS,
     OPT_DELTA_KEY_HEADS,
     OPT_DELTA_DIM,
@@ -58,7 +60,8 @@ enum {
 static const struct argp_option options[] = {
     {"preset", OPT_PRESET, "NAME", 0, "Start from a known shape (give it first): tinyllama-1.1b", 0},
     {"arch", OPT_ARCH, "NAME", 0,
-     "llama (default), qwen2, qwen3, qwen2moe, qwen3moe, gemma2, gemma3, phi3, smollm3, granite, gpt-oss, qwen35, "
+     "llama (default), qwen2, qwen3, qwen2moe, qwen3moe, gemma2, gemma3, gemma4, phi3, smollm3, granite, gpt-oss, "
+     "qwen35, "
      "qwen35moe, qwen3next, lfm2, granitehybrid, mamba2, deepseek2, glm4moe, mistral3, llama4, lfm2moe",
      0},
     {"layers", OPT_LAYERS, "N", 0, "Layers (4)", 0},
@@ -76,9 +79,12 @@ static const struct argp_option options[] = {
      "passes (--ffn)",
      0},
     {"window", OPT_WINDOW, "N", 0,
-     "gemma2, gemma3, phi3, gpt-oss: positions that a layer with a window sees (512; gpt-oss: 128); llama4: of a "
+     "gemma2, gemma3, gemma4, phi3, gpt-oss: positions that a layer with a window sees (512; gpt-oss: 128); llama4: of "
+     "a "
      "chunk (8192)",
      0},
+    {"shared-kv", OPT_SHARED_KV, "N", 0, "gemma4: the last layers, which read the keys of earlier ones (0)", 0},
+    {"ple", OPT_PLE, "N", 0, "gemma4: width of the per-layer embeddings (none)", 0},
     {"delta-heads", OPT_DELTA_HEADS, "N", 0,
      "qwen35, qwen35moe, qwen3next: value heads of a layer with a recurrent state (2 dim / --delta-dim)", 0},
     {"delta-key-heads", OPT_DELTA_KEY_HEADS, "N", 0, "and its key heads (half as many as --delta-heads)", 0},
@@ -197,6 +203,8 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case OPT_EXPERTS_USED: p->n_experts_used = whole_number(state, arg, 64); return 0;
     case OPT_EXPERT_FFN: p->expert_ffn = whole_number(state, arg, 1 << 20); return 0;
     case OPT_SHARED_FFN: p->shared_ffn = whole_number(state, arg, 1 << 20); return 0;
+    case OPT_SHARED_KV: p->n_shared_kv = whole_number(state, arg, 1024); return 0;
+    case OPT_PLE: p->n_ple = whole_number(state, arg, 1 << 16); return 0;
     case OPT_WINDOW: p->window = whole_number(state, arg, 1 << 24); return 0;
     case OPT_DELTA_HEADS: p->delta_heads = whole_number(state, arg, 1024); return 0;
     case OPT_DELTA_KEY_HEADS: p->delta_key_heads = whole_number(state, arg, 1024); return 0;
@@ -326,7 +334,7 @@ static int check_groups(const ModelPlan *p, fr_error *err) {
 
 /* Fills in the defaults of options that were not given, and then checks the whole shape. */
 static int complete(ModelPlan *p, fr_error *err) {
-    bool has_large_base = plan_is(p, "qwen2 qwen3 qwen2moe qwen3moe gemma3 glm4moe mistral3 " LFM2S " " HYBRIDS);
+    bool has_large_base = plan_is(p, "qwen2 qwen3 qwen2moe qwen3moe gemma3 gemma4 glm4moe mistral3 " LFM2S " " HYBRIDS);
     uint32_t file_type;
     if (!p->n_layers) p->n_layers = 4;
     if (!p->dim) p->dim = 256;
@@ -336,11 +344,10 @@ static int complete(ModelPlan *p, fr_error *err) {
     if (!p->ffn_dim) p->ffn_dim = 3 * p->dim;
     if (!p->n_context) p->n_context = 2048;
     if (p->rope_base == 0) p->rope_base = has_large_base ? 1e6 : 1e4;
-    if (!p->window && plan_is(p, "gemma2 gemma3 phi3")) p->window = 512;
+    if (!p->window && plan_is(p, GEMMAS " phi3")) p->window = 512;
     if (!p->window && plan_is(p, "gpt-oss")) p->window = 128;
-    if (!plan_is(
-            p, "llama qwen2 qwen3 qwen2moe qwen3moe gemma2 gemma3 phi3 smollm3 granite gpt-oss mistral3 llama4 " ROUTED
-               " " RECURRENT))
+    if (!plan_is(p, "llama qwen2 qwen3 qwen2moe qwen3moe " GEMMAS
+                    " phi3 smollm3 granite gpt-oss mistral3 llama4 " ROUTED " " RECURRENT))
         return error_set(err, FR_ERR_ARGUMENT, "unknown architecture '%.40s'; --help lists them", p->arch);
     if (!plan_file_type(p->type, &file_type))
         return error_set(err, FR_ERR_ARGUMENT, "unknown type or mix '%.40s'; --help lists them", p->type);
@@ -350,6 +357,11 @@ static int complete(ModelPlan *p, fr_error *err) {
     if (p->head_dim < 2 || p->head_dim % 2 != 0)
         return error_set(err, FR_ERR_ARGUMENT, "a head of width %lld cannot be rotated; the width must be even",
                          (long long)p->head_dim);
+    if ((p->n_shared_kv || p->n_ple) && !plan_is(p, "gemma4"))
+        return error_set(err, FR_ERR_ARGUMENT, "--shared-kv and --ple are for gemma4");
+    if (plan_is(p, "gemma4") && (p->head_dim % 8 || p->n_shared_kv >= p->n_layers))
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "gemma4 needs a --head-dim that is a multiple of 8, and layers with keys of their own");
     if (plan_is(p, "mistral3") && p->rope_scaling == ROPE_PLAIN)
         p->rope_scaling = ROPE_YARN, p->rope_factor = 16, p->rope_original = (double)(p->n_context / 16 + 1);
     int status = complete_delta_net(p, err);

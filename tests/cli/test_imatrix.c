@@ -41,8 +41,10 @@ static const RandomModel models[] = {
     {SHAPE("deepseek2"), .q_rank = 20, .kv_rank = 36, .plain_dim = 10, .n_rot = 6, .value_dim = 14, .n_expert = 6,
      .n_expert_used = 2, .n_ff_expert = 24, .n_ff_shared = 48, .has_sigmoid_router = true, .seed = 308},
     {SHAPE("deepseek2"), .kv_rank = 28, .plain_dim = 12, .n_rot = 4, .value_dim = 10, .joins_kv_b = true, .seed = 309},
+    {SHAPE("gemma4"), .head_dim = 24, .local_head_dim = 16, .window = 9, .attention_interval = 2, .n_ple = 40,
+     .values_of_keys = true, .seed = 310},
 };
-static const int n_entries[] = {16, 22, 16, 16, 15, 23, 22, 26, 14}; /* matrices of both layers */
+static const int n_entries[] = {16, 22, 16, 16, 15, 23, 22, 26, 14, 18}; /* matrices of both layers */
 
 static int begin(void **state) {
     (void)state;

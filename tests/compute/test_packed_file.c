@@ -107,12 +107,16 @@ static void expect(const char *why, const char *kernels) {
     assert_memory_equal(logits, expected, sizeof expected);
 }
 
-static void prepare(TensorType a, TensorType b, TensorType c, bool tied) {
-    write_model(a, b, c, tied, 1);
+static void save_with_logits(void) {
     Opened o = open_model(NULL, NULL);
     run(&o, expected[0]);
     close_model(&o);
     save();
+}
+
+static void prepare(TensorType a, TensorType b, TensorType c, bool tied) {
+    write_model(a, b, c, tied, 1);
+    save_with_logits();
 }
 
 static void logits_are_the_same_to_the_bit(void **state) {
@@ -125,6 +129,34 @@ static void logits_are_the_same_to_the_bit(void **state) {
         prepare(types[i / 2][0], types[i / 2][1], types[i / 2][2], i % 2);
         expect(NULL, NULL);
         expect(NULL, "ref"); /* the file was made with the best table of this machine */
+    }
+}
+
+/* The table of per-layer embeddings follows the embedding, or the matrices if the embedding is the LM head. */
+static void both_tables_are_kept(void **state) {
+    (void)state;
+    for (int tied = 0; tied < 2; tied++) {
+        const RandomModel m = {.arch = "gemma4",
+                               .n_layer = 4,
+                               .n_embd = 64,
+                               .n_head = 4,
+                               .n_head_kv = 2,
+                               .head_dim = 24,
+                               .local_head_dim = 16,
+                               .n_ff = 96,
+                               .n_vocab = N_VOCAB,
+                               .window = 5,
+                               .n_shared_kv = 2,
+                               .attention_interval = 2,
+                               .n_ple = 32,
+                               .tied = tied,
+                               .types = {TYPE_Q8_0},
+                               .n_types = 1,
+                               .seed = 2};
+        fr_error err;
+        if (random_model_write(&m, model_path, &err)) fail_msg("%s", err.message);
+        save_with_logits();
+        expect(NULL, NULL);
     }
 }
 
@@ -329,6 +361,7 @@ static void a_file_that_changes_while_it_is_mapped_ends_the_forward(void **state
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_are_the_same_to_the_bit),
+        cmocka_unit_test(both_tables_are_kept),
         cmocka_unit_test(without_a_file_the_weights_are_packed),
         cmocka_unit_test(the_file_holds_the_matrices_in_order),
         cmocka_unit_test(the_version_belongs_to_this_layout),

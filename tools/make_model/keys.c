@@ -19,6 +19,11 @@ bool plan_has_attention(const ModelPlan *p, int64_t layer) {
     return p->attention_interval && (layer + 1) % p->attention_interval == 0;
 }
 
+bool plan_has_local_heads(const ModelPlan *p, int64_t layer) {
+    enum { PERIOD = 6 };
+    return plan_is(p, "gemma4") && layer % PERIOD < PERIOD - 1;
+}
+
 bool plan_has_experts(const ModelPlan *p, int64_t layer) {
     if (!p->n_experts || layer < p->n_dense) return false;
     return !p->expert_interval || (layer + 1) % p->expert_interval == 0;
@@ -136,6 +141,20 @@ static void set_kv_heads(GgufWriter *w, const ModelPlan *p) {
     else if (!plan_is(p, "mamba2")) gguf_set_u32(w, key, (uint32_t)p->n_kv_heads);
 }
 
+static void set_gemma4_keys(GgufWriter *w, const ModelPlan *p) {
+    char key[96];
+    int32_t windows[1024];
+    for (int64_t i = 0; i < p->n_layers; i++) windows[i] = plan_has_local_heads(p, i);
+    gguf_set_i32s(w, arch_key(p, "attention.sliding_window_pattern", key), windows, p->n_layers);
+    gguf_set_u32(w, arch_key(p, "attention.key_length_swa", key), (uint32_t)p->head_dim / 2);
+    gguf_set_u32(w, arch_key(p, "attention.value_length_swa", key), (uint32_t)p->head_dim / 2);
+    gguf_set_u32(w, arch_key(p, "rope.dimension_count_swa", key), (uint32_t)p->head_dim / 2);
+    gguf_set_f32(w, arch_key(p, "rope.freq_base_swa", key), 10000);
+    gguf_set_u32(w, arch_key(p, "attention.shared_kv_layers", key), (uint32_t)p->n_shared_kv);
+    gguf_set_u32(w, arch_key(p, "embedding_length_per_layer_input", key), (uint32_t)p->n_ple);
+    gguf_set_f32(w, arch_key(p, "final_logit_softcapping", key), 30);
+}
+
 void plan_set_keys(GgufWriter *w, const ModelPlan *p) {
     char key[96], name[96];
     uint32_t file_type = 0;
@@ -166,4 +185,5 @@ void plan_set_keys(GgufWriter *w, const ModelPlan *p) {
     set_expert_keys(w, p);
     set_recurrent_keys(w, p);
     set_factor_keys(w, p);
+    if (plan_is(p, "gemma4")) set_gemma4_keys(w, p);
 }

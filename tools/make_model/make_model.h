@@ -18,11 +18,12 @@ typedef struct ModelPlan {
     int64_t n_dense, n_groups,
         n_groups_used; /* for ROUTED: leading layers without experts; groups of experts, 0: none */
     bool has_sigmoid_router;
-    int64_t expert_interval; /* llama4: one layer in expert_interval has experts; 0: all layers but the leading dense
+    int64_t expert_interval;    /* llama4: one layer in expert_interval has experts; 0: all layers but the leading dense
                               * ones have */
-    int64_t n_nextn;         /* layers for multi-token prediction, after the n_layers others */
-    const char *type;        /* a tensor type, or a mix: "Q4_K_M", "Q5_K_M" */
-    bool tied;               /* the output matrix is the embedding */
+    int64_t n_shared_kv, n_ple; /* gemma4: layers that read the keys of others; width of per-layer embeddings */
+    int64_t n_nextn;            /* layers for multi-token prediction, after the n_layers others */
+    const char *type;           /* a tensor type, or a mix: "Q4_K_M", "Q5_K_M" */
+    bool tied;                  /* the output matrix is the embedding */
     double rope_base, bias_std;
     PlanScaling rope_scaling;
     double rope_factor, rope_low, rope_high, rope_original; /* low, high: llama3 only */
@@ -39,6 +40,7 @@ typedef struct ModelPlan {
  * experts beside them. */
 #define ROUTED "deepseek2 glm4moe"
 #define LFM2S "lfm2 lfm2moe"
+#define GEMMAS "gemma2 gemma3 gemma4"
 #define RECURRENT HYBRIDS " " MAMBAS " " LFM2S
 enum { PLAN_CONV = 4, PLAN_SHORT_CONV = 3 };
 
@@ -52,6 +54,8 @@ int vocabulary_set(GgufWriter *w, ModelPlan *plan, fr_error *err);
 void plan_set_keys(GgufWriter *w, const ModelPlan *plan);
 
 bool plan_has_attention(const ModelPlan *plan, int64_t layer);
+/* gemma4: whether a layer has a window, and then heads of half the size. */
+bool plan_has_local_heads(const ModelPlan *plan, int64_t layer);
 bool plan_has_experts(const ModelPlan *plan, int64_t layer);
 /* Returns whether the architecture of the plan is among those of a list with spaces between them. */
 bool plan_is(const ModelPlan *plan, const char *list);

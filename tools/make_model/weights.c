@@ -280,19 +280,20 @@ static void add_latent_attention(Weights *all, GgufWriter *w, int64_t l) {
 
 static void add_attention(Weights *all, GgufWriter *w, int64_t l, bool more_bits) {
     const ModelPlan *p = all->plan;
-    int64_t q = p->n_heads * p->head_dim, kv = p->n_kv_heads * p->head_dim;
+    int64_t head_dim = plan_has_local_heads(p, l) ? p->head_dim / 2 : p->head_dim;
+    int64_t q = p->n_heads * head_dim, kv = p->n_kv_heads * head_dim;
+    bool has_keys = l < p->n_layers - p->n_shared_kv || l >= p->n_layers;
     char name[64];
     add_vector(all, w, in_layer(name, l, "attn_norm.weight"), p->dim, 1, 0.1);
     if (plan_is(p, "phi3")) {
         add_matrix(all, w, in_layer(name, l, "attn_qkv.weight"), p->dim, q + 2 * kv, 1.7, more_bits);
     } else {
         add_matrix(all, w, in_layer(name, l, "attn_q.weight"), p->dim, (plan_is(p, HYBRIDS) ? 2 : 1) * q, 1.7, false);
-        add_matrix(all, w, in_layer(name, l, "attn_k.weight"), p->dim, kv, 1.7, false);
-        add_matrix(all, w, in_layer(name, l, "attn_v.weight"), p->dim, kv, 1, more_bits);
+        if (has_keys) add_matrix(all, w, in_layer(name, l, "attn_k.weight"), p->dim, kv, 1.7, false);
+        if (has_keys) add_matrix(all, w, in_layer(name, l, "attn_v.weight"), p->dim, kv, 1, more_bits);
     }
     add_matrix(all, w, in_layer(name, l, "attn_output.weight"), q, p->dim, 2, false);
-    if (plan_is(p, "gemma2 gemma3"))
-        add_vector(all, w, in_layer(name, l, "post_attention_norm.weight"), p->dim, 4, 0.3);
+    if (plan_is(p, GEMMAS)) add_vector(all, w, in_layer(name, l, "post_attention_norm.weight"), p->dim, 4, 0.3);
     if (plan_is(p, "gpt-oss")) {
         add_vector(all, w, in_layer(name, l, "attn_output.bias"), p->dim, 0, 0.1);
         add_vector(all, w, in_layer(name, l, "attn_sinks.weight"), p->n_heads, 1, 1);
@@ -307,6 +308,22 @@ static void add_attention(Weights *all, GgufWriter *w, int64_t l, bool more_bits
         add_vector(all, w, in_layer(name, l, "attn_q_norm.weight"), p->head_dim, 1.7, 0.1);
         add_vector(all, w, in_layer(name, l, "attn_k_norm.weight"), p->head_dim, 1.7, 0.1);
     }
+    if (!plan_is(p, "gemma4")) return;
+    double gain = 1.7 * 1.7 / sqrt((double)head_dim); /* scores are not divided by the square root of the head size */
+    add_vector(all, w, in_layer(name, l, "attn_q_norm.weight"), head_dim, gain, 0.1 * gain);
+    if (has_keys) add_vector(all, w, in_layer(name, l, "attn_k_norm.weight"), head_dim, 1, 0.1);
+}
+
+/* Adds the per-layer embedding of a layer, and its factor. */
+static void add_layer_end(Weights *all, GgufWriter *w, int64_t l) {
+    const ModelPlan *p = all->plan;
+    char name[64];
+    if (p->n_ple) {
+        add_matrix(all, w, in_layer(name, l, "inp_gate.weight"), p->dim, p->n_ple, 0.3, false);
+        add_matrix(all, w, in_layer(name, l, "proj.weight"), p->n_ple, p->dim, 1, false);
+        add_vector(all, w, in_layer(name, l, "post_norm.weight"), p->dim, 4, 0.3);
+    }
+    add_vector(all, w, in_layer(name, l, "layer_output_scale.weight"), 1, 0.9, 0.05);
 }
 
 static void add_expert_biases(Weights *all, GgufWriter *w, int64_t l) {
@@ -356,7 +373,8 @@ static void add_ffn(Weights *all, GgufWriter *w, int64_t l, bool more_bits) {
         add_matrix(all, w, in_layer(name, l, "ffn_up.weight"), p->dim, (is_fused ? 2 : 1) * p->ffn_dim, 1.4, false);
         add_matrix(all, w, in_layer(name, l, "ffn_down.weight"), p->ffn_dim, p->dim, 1, more_bits);
     }
-    if (plan_is(p, "gemma2 gemma3")) add_vector(all, w, in_layer(name, l, "post_ffw_norm.weight"), p->dim, 4, 0.3);
+    if (plan_is(p, GEMMAS)) add_vector(all, w, in_layer(name, l, "post_ffw_norm.weight"), p->dim, 4, 0.3);
+    if (plan_is(p, "gemma4")) add_layer_end(all, w, l);
 }
 
 /* Adds a layer for multi-token prediction. */
@@ -375,6 +393,9 @@ static void add_nextn(Weights *all, GgufWriter *w, int64_t l) {
 /* What each rotation frequency is divided by: Llama 3.1's rule. Fast rotations stay, slow ones are stretched
  * by the whole factor, and those between get a part of it. */
 static void make_rope_factors(const ModelPlan *p, float *out) {
+    for (int64_t i = 0; plan_is(p, "gemma4") && i < p->head_dim / 2; i++)
+        out[i] = i < p->head_dim / 8 ? 1 : 1e30f; /* a quarter of a head turns */
+    if (plan_is(p, "gemma4")) return;
     for (int64_t i = 0; i < p->head_dim / 2; i++) {
         double wavelength = 8 * atan(1) * pow(p->rope_base, 2.0 * (double)i / (double)p->head_dim);
         double turns = p->rope_original / wavelength; /* in the context that the model was trained on */
@@ -396,7 +417,12 @@ static void add_mixer(Weights *all, GgufWriter *w, int64_t l, bool more_bits) {
 static void add_all(Weights *all, GgufWriter *w) {
     const ModelPlan *p = all->plan;
     add_matrix(all, w, "token_embd.weight", p->dim, p->n_vocab, 2.5, p->tied);
-    if (p->rope_scaling == ROPE_LLAMA3)
+    if (p->n_ple) {
+        add_matrix(all, w, "per_layer_token_embd.weight", p->n_layers * p->n_ple, p->n_vocab, 1, false);
+        add_matrix(all, w, "per_layer_model_proj.weight", p->dim, p->n_layers * p->n_ple, 1, false);
+        add_vector(all, w, "per_layer_proj_norm.weight", p->n_ple, 1, 0.1);
+    }
+    if (p->rope_scaling == ROPE_LLAMA3 || plan_is(p, "gemma4"))
         add(all, w, "rope_freqs.weight", TYPE_F32, p->head_dim / 2, 1)->given = all->rope_factors;
     for (int64_t l = 0; l < p->n_layers; l++) {
         bool more_bits = use_more_bits(l, p->n_layers);
@@ -420,7 +446,7 @@ int weights_add(Weights **out, GgufWriter *w, const ModelPlan *plan, fr_error *e
     all->rope_factors = mem_calloc((size_t)plan->head_dim / 2 + 1, sizeof(float));
     if (!all->fillers || !all->rope_factors) return error_memory(err, "weights", (size_t)all->capacity);
     make_quantiles(all->quantiles);
-    if (plan->rope_scaling == ROPE_LLAMA3) make_rope_factors(plan, all->rope_factors);
+    if (plan->rope_scaling == ROPE_LLAMA3 || plan_is(plan, "gemma4")) make_rope_factors(plan, all->rope_factors);
     add_all(all, w);
     all->rows = mem_calloc((size_t)(all->n_threads * all->row_max), sizeof *all->rows);
     if (!all->rows) return error_memory(err, "rows", (size_t)all->row_max);
