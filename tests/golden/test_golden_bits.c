@@ -129,8 +129,8 @@ static const struct {
     {"llama", 0x36ecb027cddb6303, 0xf33b49809fc7cd2c},
     {"llama", 0x7f7de351e298e268, 0xafa1d8d5ba694e0f},
     {"lfm2moe", 0x81a85ccfd91efda1, 0x85bb988a1be0fe74},
-    {"gemma4", 0xfc129d0a51431abd, 0x48375132ad2fbdb5},
-    {"gemma4", 0x8b9dd9f7565938cd, 0xa9ae5dd5f9966ebf},
+    {"gemma4", 0x2dc0fe04c9d48867, 0x6db988837505762c},
+    {"gemma4", 0x42872083d32595fb, 0x3e56c773669251fb},
 };
 
 static void every_architecture_has_its_bits(void **state) {
