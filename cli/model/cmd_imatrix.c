@@ -148,6 +148,7 @@ static Reader reader_of(const Model *m, const LayerSpec *l, LayerMatrix k) {
     if (r.matrix && layer_matrix_info[k].count == MATRIX_OF_HEADS && strstr(r.matrix->name, "attn_kv_b"))
         r = (Reader){.matrix = gguf_find_tensor(m->gguf, r.matrix->name), .inputs = INPUT_LATENT};
     if (k == MATRIX_PLE_INPUT && l != m->layers) r.matrix = NULL;
+    if (k == MATRIX_ROUTER && l->router_norm) r.matrix = NULL; /* the sums are those of another norm */
     return r;
 }
 

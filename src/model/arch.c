@@ -76,7 +76,7 @@ int arch_dense(ArchReader *r, int32_t i_layer, LayerSpec *out) {
                      OPTIONAL(TENSOR_FFN_UP_BIAS), OPTIONAL(TENSOR_FFN_DOWN_BIAS));
 }
 
-int arch_experts(ArchReader *r, int32_t i_layer, LayerSpec *out) {
+int arch_routed(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     const Hparams *h = arch_hparams(r);
     out->ffn = FFN_EXPERTS;
     out->n_expert_used = h->n_expert_used;
@@ -89,7 +89,12 @@ int arch_experts(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     if (!status)
         status = is_fused ? arch_split_experts(r, i_layer, out)
                           : ARCH_TAKE(r, i_layer, out, TENSOR_EXPERT_GATE, TENSOR_EXPERT_UP);
-    if (status || h->n_ff_shared == 0) return status;
+    return status;
+}
+
+int arch_experts(ArchReader *r, int32_t i_layer, LayerSpec *out) {
+    int status = arch_routed(r, i_layer, out);
+    if (status || arch_hparams(r)->n_ff_shared == 0) return status;
     return ARCH_TAKE(r, i_layer, out, TENSOR_SHARED_GATE, TENSOR_SHARED_UP, TENSOR_SHARED_DOWN,
                      OPTIONAL(TENSOR_SHARED_ROUTER));
 }

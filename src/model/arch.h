@@ -129,8 +129,10 @@ int arch_rows(ArchReader *r, TensorId id, int64_t first, int64_t n, const GgufTe
 /* Allocates matrices [n][n_out][n_in] that the model owns and the caller fills; `name` is for messages. */
 int arch_own_matrices(ArchReader *r, const char *name, TensorType type, int64_t n_in, int64_t n_out, int64_t n,
                       const GgufTensor **out, void **data);
-/* Makes a vector of ones that the model owns. */
+/* Each makes a vector that the model owns: of ones, or v [n] times a factor (v NULL:
+ * ones). */
 int arch_ones(ArchReader *r, int64_t n, const float **out);
+int arch_scaled(ArchReader *r, const float *v, int64_t n, float factor, const float **out);
 
 /* Takes a tensor that holds the rows of gate and then those of up for each expert. */
 int arch_split_experts(ArchReader *r, int32_t i_layer, LayerSpec *out);
@@ -139,8 +141,9 @@ int arch_split_experts(ArchReader *r, int32_t i_layer, LayerSpec *out);
 int arch_attention(ArchReader *r, int32_t i_layer,
                    LayerSpec *out); /* the norm, queries, keys, values and the output projection */
 int arch_dense(ArchReader *r, int32_t i_layer, LayerSpec *out);
-/* Reads the router, the experts and the shared expert, if the model has one. */
+/* Reads the router, the experts and the shared expert, if the model has one; arch_routed all but the latter. */
 int arch_experts(ArchReader *r, int32_t i_layer, LayerSpec *out);
+int arch_routed(ArchReader *r, int32_t i_layer, LayerSpec *out);
 /* Makes a layer with attention one with a window, if the file says so, and gives it the rope of such layers. */
 void arch_window(const ArchReader *r, int32_t i_layer, LayerSpec *out);
 

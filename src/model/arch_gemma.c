@@ -9,7 +9,8 @@
  * of their own (the file divides the frequencies of the others by 1e30). Scores are not scaled, and values have a norm
  * without a weight. A layer without a value projection makes values of its keys, before their norm. The small models
  * have per-layer embeddings, and their last layers read the keys and values of the last layer of their kind that has
- * its own. */
+ * its own. One has experts beside the dense part, each with norms of its own; its router reads the normed input times a
+ * vector and 1 / sqrt(n_embd). */
 #include "model/arch.h"
 
 #include <math.h>
@@ -25,10 +26,11 @@ static void common_keys(KeyReader *r, Hparams *h, int32_t period) {
     arch_window_keys(r, h, USUAL_WINDOW, period);
 }
 
-static int common_layer(ArchReader *r, int32_t i_layer, int32_t layers_of_27b, LayerSpec *out) {
+static int common_layer(ArchReader *r, int32_t i_layer, int32_t layers_of_27b,
+                        int (*feed_forward)(ArchReader *, int32_t, LayerSpec *), LayerSpec *out) {
     const Hparams *h = arch_hparams(r);
     int status = ARCH_TAKE(r, i_layer, out, TENSOR_POST_ATTN_NORM);
-    if (!status) status = arch_dense(r, i_layer, out);
+    if (!status) status = feed_forward(r, i_layer, out);
     if (!status) status = ARCH_TAKE(r, i_layer, out, TENSOR_POST_FFN_NORM);
     out->activation = ACTIVATION_GELU;
     if (h->n_layer == layers_of_27b) out->attn_scale = sqrtf((float)h->n_head / (float)h->n_embd);
@@ -43,7 +45,7 @@ static void gemma2_keys(KeyReader *r, Hparams *h) {
 
 static int gemma2_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     int status = arch_attention(r, i_layer, out);
-    if (!status) status = common_layer(r, i_layer, GEMMA2_LAYERS_OF_27B, out);
+    if (!status) status = common_layer(r, i_layer, GEMMA2_LAYERS_OF_27B, arch_dense, out);
     out->soft_cap = arch_hparams(r)->attn_cap;
     arch_window(r, i_layer, out);
     return status;
@@ -60,7 +62,7 @@ static void gemma3_keys(KeyReader *r, Hparams *h) {
 static int gemma3_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     int status = arch_attention(r, i_layer, out);
     if (!status) status = ARCH_TAKE(r, i_layer, out, TENSOR_ATTN_Q_NORM, TENSOR_ATTN_K_NORM);
-    if (!status) status = common_layer(r, i_layer, GEMMA3_LAYERS_OF_27B, out);
+    if (!status) status = common_layer(r, i_layer, GEMMA3_LAYERS_OF_27B, arch_dense, out);
     arch_window(r, i_layer, out);
     return status;
 }
@@ -82,10 +84,10 @@ static void gemma4_keys(KeyReader *r, Hparams *h) {
     h->n_shared_kv = key_int(r, "attention.shared_kv_layers", 0, 0, h->n_layer - 1);
     h->n_ple = key_int(r, "embedding_length_per_layer_input", 0, 0, 1 << 16);
     h->logit_cap = (float)key_float(r, "final_logit_softcapping", 0, 0, 1e6);
-    if (key_int(r, "expert_count", 0, 0, 1 << 20) > 0)
-        key_fail(r, FR_ERR_UNSUPPORTED,
-                 "the mixture of experts of Gemma 4 (26B-A4B) is not supported; forerun runs its dense models");
-    else keys_without_meaning(r, "expert_");
+    arch_expert_keys(r, h);
+    if (h->n_expert) h->n_ff_shared = h->n_ff;
+    if (h->n_expert && h->n_ple)
+        key_fail(r, FR_ERR_UNSUPPORTED, "experts beside per-layer embeddings are not supported");
 }
 
 /* Lets a layer read the keys and values of the last layer of its kind that has its own. */
@@ -119,6 +121,18 @@ static int per_layer_embedding(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     return status ? status : ARCH_TAKE(r, i_layer, out, TENSOR_PLE_GATE, TENSOR_PLE_OUT, TENSOR_PLE_NORM);
 }
 
+/* Takes a feed-forward part of experts. What every row passes is the dense part of the other layers. */
+static int gemma4_experts(ArchReader *r, int32_t i_layer, LayerSpec *out) {
+    const Hparams *h = arch_hparams(r);
+    const float *scale = NULL;
+    int status = ARCH_TAKE(r, i_layer, out, TENSOR_JOINT_GATE, TENSOR_JOINT_UP, TENSOR_JOINT_DOWN, TENSOR_EXPERT_NORM,
+                           TENSOR_POST_SHARED_NORM, TENSOR_POST_EXPERT_NORM);
+    if (!status) status = arch_routed(r, i_layer, out);
+    if (!status) status = arch_vector(r, i_layer, TENSOR_EXPERT_DOWN_SCALE, true, &out->scales[MATRIX_EXPERT_DOWN]);
+    if (!status) status = arch_vector(r, i_layer, TENSOR_ROUTER_SCALE, false, &scale);
+    return status ? status : arch_scaled(r, scale, h->n_embd, 1 / sqrtf((float)h->n_embd), &out->router_norm);
+}
+
 static int gemma4_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     const Hparams *h = arch_hparams(r);
     const float *scale = NULL;
@@ -128,7 +142,10 @@ static int gemma4_layer(ArchReader *r, int32_t i_layer, LayerSpec *out) {
     int status = ARCH_TAKE(r, i_layer, out, TENSOR_ATTN_NORM, TENSOR_ATTN_Q, TENSOR_ATTN_Q_NORM, TENSOR_ATTN_OUTPUT);
     if (!status)
         status = i_layer >= h->n_layer - h->n_shared_kv ? share_keys(r, i_layer, out) : own_keys(r, i_layer, out);
-    if (!status) status = common_layer(r, i_layer, -1, out);
+    bool has_experts = arch_has(r, i_layer, TENSOR_ROUTER);
+    if (has_experts && h->n_expert == 0)
+        return arch_fail(r, FR_ERR_FORMAT, "layer %d has experts, but gemma4.expert_count is 0", i_layer);
+    if (!status) status = common_layer(r, i_layer, -1, has_experts ? gemma4_experts : arch_dense, out);
     if (!status && h->n_ple) status = per_layer_embedding(r, i_layer, out);
     if (!status) status = arch_vector(r, i_layer, TENSOR_OUT_SCALE, true, &scale);
     if (scale && *scale == 0) return arch_fail(r, FR_ERR_FORMAT, "layer %d is multiplied by 0", i_layer);

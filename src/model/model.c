@@ -184,16 +184,18 @@ int arch_own_matrices(ArchReader *r, const char *name, TensorType type, int64_t 
     return FR_OK;
 }
 
-int arch_ones(ArchReader *r, int64_t n, const float **out) {
+int arch_scaled(ArchReader *r, const float *v, int64_t n, float factor, const float **out) {
     struct ModelMemory *memory = r->m->memory;
     fr_assert(memory->n_vectors < 2 * gguf_n_tensors(r->m->gguf));
     float *own = mem_calloc((size_t)n, sizeof *own);
-    if (!own) return error_memory(r->err, "a vector of ones", (size_t)n * sizeof *own);
+    if (!own) return error_memory(r->err, "a vector", (size_t)n * sizeof *own);
     memory->vectors[memory->n_vectors++] = own;
-    for (int64_t i = 0; i < n; i++) own[i] = 1;
+    for (int64_t i = 0; i < n; i++) own[i] = v ? v[i] * factor : factor;
     *out = own;
     return FR_OK;
 }
+
+int arch_ones(ArchReader *r, int64_t n, const float **out) { return arch_scaled(r, NULL, n, 1, out); }
 
 /* Makes *out rows [first, first + n) of a matrix. */
 static int view_rows(ArchReader *r, const GgufTensor *t, int64_t first, int64_t n, const GgufTensor **out) {

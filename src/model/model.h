@@ -266,8 +266,11 @@ typedef struct LayerSpec {
     float expert_scale;         /* a factor of the weights; 0: 1 */
     bool weights_inputs;        /* the weights multiply what the experts read, not what they give */
     const float *shared_router; /* [n_embd]; the shared expert has the weight 1 / (1 + exp(-router . x)); NULL: 1 */
+    /* Gemma 4: ffn_norm is only for the shared expert, the router and the experts have norms of their own, and both sums
+     * have one before they are added. NULL: ffn_norm is for all of them, and there are no norms after them. [n_embd] */
+    const float *router_norm, *expert_norm, *post_shared_norm, *post_expert_norm;
 
-    /* With FFN_DENSE: the per-layer embedding of Gemma 3n and 4, "PLE". Each layer has a second embedding e of the
+    /* The per-layer embedding of Gemma 3n and 4, "PLE", only with FFN_DENSE. Each layer has a second embedding e of the
      * token, which consists of n_ple numbers of a table and of a product of x0, the input of the first layer:
      *
      *     e   = (norm(Winput x0 / sqrt(n_embd); ple_input_norm) + sqrt(n_ple) table[token][layer]) / sqrt(2)
@@ -275,7 +278,7 @@ typedef struct LayerSpec {
      *
      * For a row that brings its own input, the numbers of the table are 0. */
     const float *ple_input_norm, *ple_norm; /* [n_ple], [n_embd]; NULL: there is no such embedding */
-    float out_scale;                        /* with FFN_DENSE: a factor of x after the layer; 0: 1 */
+    float out_scale;                        /* a factor of x after the layer; 0: 1 */
 } LayerSpec;
 
 bool layer_has_state(const LayerSpec *l);

@@ -134,6 +134,15 @@ typedef enum TensorSize {
     X(SHARED_UP, "ffn_up_shexp.weight", EMBD, SHARED_FF, MATRIX(SHARED_UP)) \
     X(SHARED_DOWN, "ffn_down_shexp.weight", SHARED_FF, EMBD, MATRIX(SHARED_DOWN)) \
     X(SHARED_ROUTER, "ffn_gate_inp_shexp.weight", EMBD, NONE, FLOATS(shared_router)) \
+    /* experts of Gemma 4, whose shared expert has the names of a dense feed-forward part */ \
+    X(JOINT_GATE, "ffn_gate.weight", EMBD, SHARED_FF, MATRIX(SHARED_GATE)) \
+    X(JOINT_UP, "ffn_up.weight", EMBD, SHARED_FF, MATRIX(SHARED_UP)) \
+    X(JOINT_DOWN, "ffn_down.weight", SHARED_FF, EMBD, MATRIX(SHARED_DOWN)) \
+    X(ROUTER_SCALE, "ffn_gate_inp.scale", EMBD, NONE, ELSEWHERE) \
+    X(EXPERT_NORM, "pre_ffw_norm_2.weight", EMBD, NONE, FLOATS(expert_norm)) \
+    X(POST_SHARED_NORM, "post_ffw_norm_1.weight", EMBD, NONE, FLOATS(post_shared_norm)) \
+    X(POST_EXPERT_NORM, "post_ffw_norm_2.weight", EMBD, NONE, FLOATS(post_expert_norm)) \
+    X(EXPERT_DOWN_SCALE, "ffn_down_exps.scale", EXPERTS, NONE, ELSEWHERE) \
     /* the per-layer embedding, and the factor of a layer */ \
     X(PLE_GATE, "inp_gate.weight", EMBD, PLE, MATRIX(PLE_GATE)) \
     X(PLE_OUT, "proj.weight", PLE, EMBD, MATRIX(PLE_OUT)) \

@@ -72,7 +72,7 @@ class Gguf:
             return [self.value(element) for _ in range(n)]
         return self.take(SCALARS[kind])[0]
 
-    def rows(self, name):
+    def rows(self, name, scaled=True):
         """The tensor as a list of rows of exact values; None where it is missing."""
         if name not in self.tensors:
             return None
@@ -80,14 +80,14 @@ class Gguf:
         n_in, n_out = dims[0], math.prod(dims[1:])
         n_block, n_bytes, decode = TYPES[kind]
         row_bytes, start = n_in // n_block * n_bytes, self.data + offset
-        scales = self.rows(name[: -len("weight")] + "scale") if name.endswith(".weight") else None
+        scales = self.rows(name[: -len("weight")] + "scale") if scaled and name.endswith(".weight") else None
         out = []
         for r in range(n_out):
             row = []
             for b in range(n_in // n_block):
                 first = start + r * row_bytes + b * n_bytes
                 row.extend(decode(self.bytes[first : first + n_bytes]))
-            if scales:  # of NVFP4: a factor for each matrix
+            if scales:  # of NVFP4, and of Gemma 4's experts: a factor for each matrix
                 row = [v * scales[0][r * len(scales[0]) // n_out] for v in row]
             out.append(row)
         return out
@@ -541,7 +541,7 @@ class Model:
                 layer["attn_q"], layer["attn_k"], layer["attn_v"] = fused[:n_q], fused[n_q : n_q + n_kv], fused[n_q + n_kv :]
                 half_way = len(layer["ffn_up"]) // 2
                 layer["ffn_gate"], layer["ffn_up"] = layer["ffn_up"][:half_way], layer["ffn_up"][half_way:]
-            layer["router"] = g.rows(f"blk.{i}.ffn_gate_inp.weight")
+            layer["router"] = g.rows(f"blk.{i}.ffn_gate_inp.weight", scaled=self.arch != "gemma4")
             layer["choice_bias"] = self.vector(f"blk.{i}.exp_probs_b.bias")
             if layer["router"]:
                 n = len(layer["router"])
@@ -554,7 +554,8 @@ class Model:
             for n in ["attn_norm.weight", "ffn_norm.weight", "attn_q.bias", "attn_k.bias", "attn_v.bias",
                       "attn_q_norm.weight", "attn_k_norm.weight", "post_attention_norm.weight", "post_ffw_norm.weight",
                       "attn_output.bias", "attn_sinks.weight", "ffn_gate_inp.bias", "post_norm.weight",
-                      "layer_output_scale.weight"]:
+                      "layer_output_scale.weight", "ffn_gate_inp.scale", "pre_ffw_norm_2.weight", "post_ffw_norm_1.weight",
+                      "post_ffw_norm_2.weight"]:
                 layer[n] = self.vector(f"blk.{i}.{n}")
             if self.arch in (*HYBRIDS, "gpt-oss", "glm4moe"):  # the name that other architectures have for another norm
                 layer["ffn_norm.weight"], layer["post_attention_norm.weight"] = layer["post_attention_norm.weight"], None
@@ -685,6 +686,20 @@ class Model:
             out = [a + weight * b for a, b in zip(out, y)]
         return out
 
+    def gemma4_experts(self, layer, x):
+        """Beside the dense part; the router and the experts read norms of x of their own."""
+        dense = self.gated(layer["ffn_gate"], layer["ffn_up"], layer["ffn_down"], rms_norm(x, layer["ffn_norm.weight"], self.eps))
+        factors = [v / math.sqrt(len(x)) for v in layer["ffn_gate_inp.scale"]]
+        logits = product(layer["router"], rms_norm(x, factors, self.eps))
+        p = [math.exp(v - max(logits)) for v in logits]
+        chosen = sorted(range(len(p)), key=lambda e: -p[e])[: self.n_expert_used]
+        total, out = math.fsum(p[e] for e in chosen), [0.0] * len(x)
+        for e in chosen:  # the rows of ffn_down_exps have the factor ffn_down_exps.scale already
+            y = self.gated_expert(layer, e, rms_norm(x, layer["pre_ffw_norm_2.weight"], self.eps))
+            out = [a + p[e] / total * b for a, b in zip(out, y)]
+        both = rms_norm(dense, layer["post_ffw_norm_1.weight"], self.eps), rms_norm(out, layer["post_ffw_norm_2.weight"], self.eps)
+        return [a + b for a, b in zip(*both)]
+
     def feed_forward(self, layer, x):
         if layer["router"] and self.arch in ("deepseek2", "glm4moe"):
             return self.deepseek_experts(layer, x)
@@ -719,7 +734,10 @@ class Model:
             x = self.add(x, y, layer["post_attention_norm.weight"])
             if not layer["ffn_norm.weight"]:
                 continue
-            y = self.feed_forward(layer, rms_norm(x, layer["ffn_norm.weight"], self.eps))
+            if layer["router"] and self.arch == "gemma4":
+                y = self.gemma4_experts(layer, x)
+            else:
+                y = self.feed_forward(layer, rms_norm(x, layer["ffn_norm.weight"], self.eps))
             x = self.add(x, y, layer["post_ffw_norm.weight"])
             if self.n_ple:
                 x = self.add(x, self.ple(i, layer, x, x0, token), layer["post_norm.weight"])

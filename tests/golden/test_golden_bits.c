@@ -131,6 +131,7 @@ static const struct {
     {"lfm2moe", 0x81a85ccfd91efda1, 0x85bb988a1be0fe74},
     {"gemma4", 0x2dc0fe04c9d48867, 0x6db988837505762c},
     {"gemma4", 0x42872083d32595fb, 0x3e56c773669251fb},
+    {"gemma4", 0x3cbe7521d1004295, 0x64465dc288845361},
 };
 
 static void every_architecture_has_its_bits(void **state) {

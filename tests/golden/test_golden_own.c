@@ -321,6 +321,13 @@ static void a_wrong_gemma4_is_detected(void **state) {
     Golden g = read_golden(c->name);
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) change_is_caught(c, &g, tensors[i], swap_halves);
     change_is_caught(c, &g, "layer_output_scale.weight", grow);
+    static const char *const of_experts[] = {"ffn_gate_inp.scale",     "pre_ffw_norm_2.weight",
+                                             "post_ffw_norm_1.weight", "post_ffw_norm_2.weight",
+                                             "ffn_down_exps.scale",    "ffn_up.weight"};
+    Golden with_experts = read_golden("gemma4-experts-f32");
+    for (size_t i = 0; i < sizeof of_experts / sizeof *of_experts; i++)
+        change_is_caught(case_named("gemma4-experts-f32"), &with_experts, of_experts[i], swap_halves);
+    json_decref(with_experts.file);
     struct Case wrong[] = {*c, *c, *c};
     wrong[0].m.window--, wrong[1].m.rope_factors = false, wrong[2].m.rope_base *= 1.01;
     for (int i = 0; i < 3; i++) {

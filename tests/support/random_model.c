@@ -159,7 +159,7 @@ static void add_layer(Maker *k, int32_t i) {
     bool post_norms = is_one_of(m->arch, "gemma2 gemma3 gemma4"), fused = is_one_of(m->arch, "phi3");
     bool latent = m->kv_rank > 0, no_gate = latent || is_one_of(m->arch, "granitehybrid llama4 glm4moe"),
          experts = m->n_expert > 0 && i >= m->n_dense && (!m->expert_interval || (i + 1) % m->expert_interval == 0);
-    bool shared = (m->n_expert == 0 || experts) && m->n_ff_shared > 0;
+    bool shared = (m->n_expert == 0 || experts) && m->n_ff_shared > 0 && !gemma4;
     bool hybrid = is_one_of(m->arch, "qwen35 qwen35moe qwen3next"), attention = nextn || has_attention(m, i);
     bool delta = hybrid && !attention, fused_gates = is_one_of(m->arch, "qwen3next"),
          mamba = !attention && is_one_of(m->arch, "granitehybrid mamba2"),
@@ -213,14 +213,14 @@ static void add_layer(Maker *k, int32_t i) {
         {"post_attention_norm.weight", m->n_embd, 0, !post_norms ? 1 : 6, !post_norms ? 0.1 : 0.3,
          post_norms || hybrid || oss || glm, 0},
         {"ffn_norm.weight", m->n_embd, 0, 1, 0.1, !hybrid && !oss && !glm && ffn, 0},
-        {"ffn_gate.weight", m->n_embd, n_ff, 0, in, !experts && !fused && ffn, 0},
-        {"ffn_up.weight", m->n_embd, fused ? 2 * n_ff : n_ff, 0, in, !experts && ffn, 0},
-        {"ffn_down.weight", n_ff, m->n_embd, 0, ffn ? gain / sqrt((double)n_ff) : 0, !experts && ffn, 0},
+        {"ffn_gate.weight", m->n_embd, n_ff, 0, in, (!experts || gemma4) && !fused && ffn, 0},
+        {"ffn_up.weight", m->n_embd, fused ? 2 * n_ff : n_ff, 0, in, (!experts || gemma4) && ffn, 0},
+        {"ffn_down.weight", n_ff, m->n_embd, 0, ffn ? gain / sqrt((double)n_ff) : 0, (!experts || gemma4) && ffn, 0},
         {"ffn_gate.bias", n_ff, 0, 0, 0.5, more && !experts && ffn, 0},
         {"ffn_up.bias", n_ff, 0, 0, 0.5, more && !experts && ffn, 0},
         {"ffn_down.bias", m->n_embd, 0, 0, 0.3, more && !experts && ffn, 0},
         {"post_ffw_norm.weight", m->n_embd, 0, 6, 0.3, post_norms, 0},
-        {"ffn_gate_inp.weight", m->n_embd, m->n_expert, 0, 3 * in, experts, 0},
+        {"ffn_gate_inp.weight", m->n_embd, m->n_expert, 0, gemma4 ? 3 : 3 * in, experts, 0},
         {"ffn_gate_inp.bias", m->n_expert, 0, 0, 1, oss, 0},
         {"ffn_gate_exps.weight", m->n_embd, m->n_ff_expert, 0, oss ? 4 * in : in, experts, m->n_expert}, /* beyond 7 */
         {"ffn_up_exps.weight", m->n_embd, m->n_ff_expert, 0, oss ? 4 * in : in, experts, m->n_expert},
@@ -244,6 +244,11 @@ static void add_layer(Maker *k, int32_t i) {
         {"proj.weight", m->n_ple, m->n_embd, 0, ple ? gain / sqrt(m->n_ple) : 0, ple, 0},
         {"post_norm.weight", m->n_embd, 0, 6, 0.3, ple, 0},
         {"layer_output_scale.weight", 1, 0, 0.8, 0.1, gemma4, 0},
+        {"ffn_gate_inp.scale", m->n_embd, 0, 1.5, 0.5, gemma4 && experts, 0},
+        {"pre_ffw_norm_2.weight", m->n_embd, 0, 1, 0.2, gemma4 && experts, 0},
+        {"post_ffw_norm_1.weight", m->n_embd, 0, 1, 0.2, gemma4 && experts, 0},
+        {"post_ffw_norm_2.weight", m->n_embd, 0, 1, 0.2, gemma4 && experts, 0},
+        {"ffn_down_exps.scale", m->n_expert, 0, 1, 0.3, gemma4 && experts, 0},
     };
     if (latent) add_latent(k, i);
     for (size_t t = 0; t < sizeof tensors / sizeof *tensors; t++) {

@@ -59,5 +59,8 @@ const RandomModel small_models[] = {
     {SHAPE("gemma4", 6, 64, 4, 1, 96), .head_dim = 32, .local_head_dim = 16, .window = 9, .attention_interval = 3,
      .n_shared_kv = 3, .n_ple = 32, .ff_widths = {64, 64, 64, 96, 96, 96}, .rope_factors = true, .types = {TYPE_Q8_0},
      .n_types = 1, .seed = 85},
+    {SHAPE("gemma4", 3, 64, 4, 2, 96), EXPERTS(6, 2, 32), .head_dim = 32, .local_head_dim = 16, .window = 9,
+     .attention_interval = 3, .values_of_keys = true, .rope_factors = true, .types = {TYPE_Q8_0}, .n_types = 1,
+     .seed = 86},
 };
 const int n_small_models = sizeof small_models / sizeof *small_models;

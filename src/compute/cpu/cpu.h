@@ -262,8 +262,9 @@ static inline Op *put_op(Op *at, Op base, ForwardKind kind, OpFn fn, int64_t n_i
 }
 
 /* The most operations of a layer: 7, one more if outputs of heads are not whole blocks of activations, three if keys
- * are split, two if what is added has a norm or a factor, 7 for experts or 5 for a per-layer embedding, 4 for latents,
- * ten if the squares of inputs are summed, five exchanges, one if the residual stream is kept. */
+ * are split, two if what is added has a norm or a factor, 7 for experts and 4 for latents or for the norms of Gemma 4's
+ * experts, or 5 for a per-layer embedding, ten if the squares of inputs are summed, five exchanges, one if the residual
+ * stream is kept. */
 enum { OPS_PER_LAYER = 40, OPS_AROUND = 8 };
 
 /* An expert that a row has chosen, and the place of its activations among those of all choices. */
@@ -429,8 +430,9 @@ Op *put_activated(Op *at, Op op, const PackedMatrix *down, int64_t n_rows);
 /* Returns whether the output of attention or feed-forward must be finished before it is added, which is then done in a
  * stage of its own. put_added writes what follows a product, whose outputs are in the tiles of each rank of c->delta if
  * they must be finished; otherwise they have been added to c->x. */
-bool finishes_rows(const LayerSpec *l, const float *post_norm);
+bool op_finishes(const Op *op);
 Op *put_added(Op *at, Op op);
+Op *put_finish(Op *at, Op op); /* only the stage in which complete rows of c->delta are finished and added */
 /* Parts of operations (layer_parts.c). norm_rows normalises and converts rows; convert_rows converts op->x. activate
  * computes gate = f(gate) * up for outputs [from, from + n) of row i and converts them for the matrix `down`. */
 void norm_rows(const Op *op, int64_t begin, int64_t end, int i_thread);

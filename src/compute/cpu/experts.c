@@ -4,6 +4,9 @@
  *     x    += sum over the k greatest p_e of  w_e Wdown_e (f(Wgate_e m) * (Wup_e m))
  *     w_e   = p_e / (sum of the chosen p)                     or p_e itself, as the architecture wants
  *
+ * In Gemma 4 the shared expert, the router and the experts each read a norm of their own, one after the other, and what
+ * the shared expert and the experts give is normed before it is added.
+ *
  * Some models have a shared expert, which every row uses, weighted by a sigmoid of its own. The probabilities of
  * DeepSeek-V3 are sigmoids; its experts are chosen by p_e + bias_e from the groups whose two greatest values have the
  * greatest sum (in V2: whose greatest value is the greatest), and a factor multiplies the weights. The weights of Llama
@@ -171,9 +174,23 @@ static void sum_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) {
         const ExpertChoice *choices = c->choices + row_at(i, l->n_expert_used);
         for (int32_t k = 0; k < l->n_expert_used; k++)
             add_weighted(sum, choices[k].weight, c->expert_out + row_at(choices[k].place, n_embd) + from, n);
-        if (l->matrices[MATRIX_SHARED_GATE])
+        if (l->matrices[MATRIX_SHARED_GATE] && !l->post_expert_norm)
             add_weighted(sum, c->shared_weights[i], c->shared_out + row_at(i, n_embd) + from, n);
-        if (!finishes_rows(l, op->post_norm)) c->kernels->add(c->x + row_at(i, n_embd) + from, sum, n);
+        if (!op_finishes(op)) c->kernels->add(c->x + row_at(i, n_embd) + from, sum, n);
+    }
+}
+
+/* Norms what the experts and the shared expert have given, and adds them in c->delta. */
+static void join_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
+    (void)i_thread;
+    const CpuContext *c = op->c;
+    const LayerSpec *l = op->l->spec;
+    const Hparams *h = &c->model->hparams;
+    for (int64_t i = begin; i < end; i++) {
+        float *sum = c->delta + row_at(i, h->n_embd), *shared = c->shared_out + row_at(i, h->n_embd);
+        c->kernels->rmsnorm(sum, sum, l->post_expert_norm, h->n_embd, h->rms_eps);
+        c->kernels->rmsnorm(shared, shared, l->post_shared_norm, h->n_embd, h->rms_eps);
+        c->kernels->add(sum, shared, h->n_embd);
     }
 }
 
@@ -292,6 +309,17 @@ static void down_items(const Op *op, int64_t begin, int64_t end, int i_thread) {
 
 /* ---- operations ------------------------------------------------------------------------------------ */
 
+/* Writes what follows the sums of a layer whose experts and shared expert have norms before they are added. */
+static Op *put_joined(Op *at, Op op) {
+    const CpuContext *c = op.c;
+    Exchange tiles = {.rows = c->delta, .n_rows = c->n_rows, .n = c->model->hparams.n_embd, .cut = CUT_TILES};
+    at = put_exchange(at, op, FORWARD_NORM, tiles);
+    tiles.rows = c->shared_out;
+    at = put_exchange(at, op, FORWARD_NORM, tiles);
+    at = put_op(at, op, FORWARD_NORM, join_rows, c->n_rows, 0);
+    return put_finish(at, op);
+}
+
 Op *expert_ops(CpuContext *c, int32_t layer, Op *at) {
     const CpuLayer *l = &c->weights->layers[layer];
     /* These are the matrices of the first expert. All experts have matrices of the same shape and type. */
@@ -301,7 +329,8 @@ Op *expert_ops(CpuContext *c, int32_t layer, Op *at) {
     Share units = cpu_share(c->weights, (gate->n_out + ACT_BLOCK - 1) / ACT_BLOCK),
           tiles = cpu_share(c->weights, packed_n_tiles(down));
     int64_t most = min_i64(n_choices, layer_n_experts(l->spec));
-    const Op base = {.c = c, .layer = layer, .l = l, .post_norm = l->spec->post_ffn_norm};
+    const LayerSpec *s = l->spec;
+    const Op base = {.c = c, .layer = layer, .l = l, .post_norm = s->post_ffn_norm, .out_scale = s->out_scale};
 
     Op router = base;
     router.norm = l->spec->ffn_norm, router.n_products = shared ? 5 : 3;
@@ -311,8 +340,12 @@ Op *expert_ops(CpuContext *c, int32_t layer, Op *at) {
     at = put_op(at, router, FORWARD_NORM, norm_rows, rows, 0);
     at = input_squares_op(c, layer, INPUT_GATE_UP, c->normed, gate->n_in, at);
     if (shared) at = shared_expert_ops(c, layer, at);
+    if (l->spec->router_norm)
+        router.norm = l->spec->router_norm, at = put_op(at, router, FORWARD_NORM, norm_rows, rows, 0);
     router.n_products = 1;
     at = put_op(at, router, FORWARD_GATE_UP, router_tiles, packed_n_tiles(l->matrices[MATRIX_ROUTER]), rows);
+    router.n_products = 3, router.norm = l->spec->expert_norm;
+    if (l->spec->expert_norm) at = put_op(at, router, FORWARD_NORM, norm_rows, rows, 0);
     at = put_op(at, base, FORWARD_GATE_UP, choose_rows, rows, 0);
     at = put_op(at, base, FORWARD_GATE_UP, gather, 1, 0);
 
@@ -330,5 +363,5 @@ Op *expert_ops(CpuContext *c, int32_t layer, Op *at) {
     at = put_op(at, last, FORWARD_DOWN, down_items, most * share_size(tiles), 0);
     at = expert_squares_ops(c, layer, at);
     at = put_split(at, base, FORWARD_DOWN, sum_tiles, packed_n_tiles(down), 0);
-    return put_added(at, base);
+    return l->spec->post_expert_norm ? put_joined(at, base) : put_added(at, base);
 }

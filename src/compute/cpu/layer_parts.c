@@ -61,11 +61,9 @@ void cpu_finish_logits(const Hparams *h, const Kernels *kernels, float *logits, 
 
 /* ---- the residual stream ------------------------------------------------------------------------------------ */
 
-/* Returns whether the residual stream is finished by a stage of its own. */
-static bool op_finishes(const Op *op) { return finishes_rows(op->l->spec, op->post_norm) || op->out_scale != 0; }
-
-bool finishes_rows(const LayerSpec *l, const float *post_norm) {
-    return post_norm || (l->residual_scale != 0 && l->residual_scale != 1);
+bool op_finishes(const Op *op) {
+    float scale = op->l->spec->residual_scale;
+    return op->post_norm || (scale != 0 && scale != 1) || op->out_scale != 0;
 }
 
 static void residual_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
@@ -141,8 +139,10 @@ Op *put_added(Op *at, Op op) {
                       .n = c->model->hparams.n_embd,
                       .cut = CUT_TILES};
     at = put_exchange(at, op, FORWARD_NORM, tiles);
-    return finishes ? put_op(at, op, FORWARD_NORM, residual_rows, c->n_rows, 0) : at;
+    return finishes ? put_finish(at, op) : at;
 }
+
+Op *put_finish(Op *at, Op op) { return put_op(at, op, FORWARD_NORM, residual_rows, op.c->n_rows, 0); }
 
 Op *put_o(Op *at, Op o) { return put_adding(at, o, FORWARD_O, o_tiles, o_tiles_only, o.l->spec->post_attn_norm); }
 

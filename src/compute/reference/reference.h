@@ -44,6 +44,7 @@ typedef struct RefContext {
     double *experts;        /* [n_expert] router probabilities */
     double *expert_in;      /* [n_embd] what one expert reads of one row */
     double *expert_out;     /* [n_embd] the output of that expert */
+    double *shared_input;   /* [n_embd] what the shared expert reads of that row */
     float *weight_row;      /* one row of a matrix, as floats */
     float *logits, *hidden; /* [max_logits][n_vocab], [max_rows][context_hidden_width]: results */
     int32_t max_logits;

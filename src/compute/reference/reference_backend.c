@@ -142,6 +142,7 @@ static int allocate(RefContext *c, fr_error *err) {
         {&c->experts, n_expert, sizeof(double)},
         {&c->expert_in, h->n_embd, sizeof(double)},
         {&c->expert_out, h->n_embd, sizeof(double)},
+        {&c->shared_input, h->n_embd, sizeof(double)},
         {&c->weight_row, widest, sizeof(float)},
     };
     for (size_t i = 0; i < sizeof wants / sizeof *wants; i++) {
@@ -175,6 +176,7 @@ static void context_close(Context *context) {
                          c->experts,
                          c->expert_in,
                          c->expert_out,
+                         c->shared_input,
                          c->weight_row,
                          c->logits,
                          c->hidden,

@@ -460,11 +460,32 @@ static void feed_forward_of(const RefContext *c, const LayerSpec *l, const Netwo
     add_bias(bias_of(net->down_bias, i, n_embd), n_rows, n_embd, delta);
 }
 
-/* Writes the weighted sum of the experts of one row, with the shared expert, to delta. */
-static void run_experts(const RefContext *c, const LayerSpec *l, const double *normed, double *delta) {
+/* Replaces the normed input of a row by another norm of x, if there is one. */
+static void norm_again(const RefContext *c, const double *x, const float *norm, double *normed) {
+    const Hparams *h = &c->model->hparams;
+    if (norm) reference_rmsnorm(x, norm, h->n_embd, (double)h->rms_eps, normed);
+}
+
+/* Adds the shared expert of one row, which reads `normed`, to delta. */
+static void run_shared(const RefContext *c, const LayerSpec *l, const double *normed, double *delta) {
+    int64_t n_embd = c->model->hparams.n_embd;
+    double logit = 0, *out = c->expert_out;
+    for (int64_t i = 0; l->shared_router && i < n_embd; i++) logit += (double)l->shared_router[i] * normed[i];
+    const Network shared = {.gate = MATRIX_SHARED_GATE, .up = MATRIX_SHARED_UP, .down = MATRIX_SHARED_DOWN};
+    feed_forward_of(c, l, &shared, 0, normed, 1, out);
+    reference_square_inputs(c, l, INPUT_SHARED_DOWN, c->gate, l->matrices[MATRIX_SHARED_GATE]->dims[1], 1);
+    reference_rmsnorm(out, l->post_shared_norm, n_embd, (double)c->model->hparams.rms_eps, out);
+    double weight = l->shared_router ? 1 / (1 + math_exp(-logit)) : 1;
+    for (int64_t i = 0; i < n_embd; i++) delta[i] += weight * out[i];
+}
+
+/* Writes the weighted sum of the experts of one row to delta. `normed` becomes what they read of x. */
+static void run_experts(const RefContext *c, const LayerSpec *l, const double *x, double *normed, double *delta) {
     int64_t n_embd = c->model->hparams.n_embd;
     int32_t best[MODEL_MAX_EXPERTS_USED];
+    norm_again(c, x, l->router_norm, normed);
     reference_product_of(c, l, MATRIX_ROUTER, 0, normed, 1, c->experts);
+    norm_again(c, x, l->expert_norm, normed);
     add_bias(l->router_bias, 1, layer_n_experts(l), c->experts);
     double divisor = choose_experts(c, l, best), *out = c->expert_out;
     const Network experts = {MATRIX_EXPERT_GATE, MATRIX_EXPERT_UP, MATRIX_EXPERT_DOWN,
@@ -479,14 +500,15 @@ static void run_experts(const RefContext *c, const LayerSpec *l, const double *n
         square_expert_inputs(c, l, INPUT_EXPERT_DOWN, best[k], c->gate, l->matrices[MATRIX_EXPERT_GATE]->dims[1]);
         for (int64_t i = 0; i < n_embd; i++) delta[i] += l->weights_inputs ? out[i] : weight * out[i];
     }
-    if (!l->matrices[MATRIX_SHARED_GATE]) return;
-    double logit = 0;
-    for (int64_t i = 0; l->shared_router && i < n_embd; i++) logit += (double)l->shared_router[i] * normed[i];
-    const Network shared = {.gate = MATRIX_SHARED_GATE, .up = MATRIX_SHARED_UP, .down = MATRIX_SHARED_DOWN};
-    feed_forward_of(c, l, &shared, 0, normed, 1, out);
-    reference_square_inputs(c, l, INPUT_SHARED_DOWN, c->gate, l->matrices[MATRIX_SHARED_GATE]->dims[1], 1);
-    double weight = l->shared_router ? 1 / (1 + math_exp(-logit)) : 1;
-    for (int64_t i = 0; i < n_embd; i++) delta[i] += weight * out[i];
+    reference_rmsnorm(delta, l->post_expert_norm, n_embd, (double)c->model->hparams.rms_eps, delta);
+}
+
+/* Computes the feed-forward part of one row of a layer of experts: x, its norm, and what is added to it. */
+static void run_row(const RefContext *c, const LayerSpec *l, const double *x, double *normed, double *delta) {
+    double *shared_input = c->shared_input;
+    memcpy(shared_input, normed, (size_t)c->model->hparams.n_embd * sizeof *normed);
+    run_experts(c, l, x, normed, delta);
+    if (l->matrices[MATRIX_SHARED_GATE]) run_shared(c, l, shared_input, delta);
 }
 
 static void feed_forward(const RefContext *c, const LayerSpec *l, const RowPlace *rows, int32_t n_rows) {
@@ -500,7 +522,7 @@ static void feed_forward(const RefContext *c, const LayerSpec *l, const RowPlace
         reference_square_inputs(c, l, INPUT_DOWN, c->gate, l->matrices[MATRIX_GATE]->dims[1], n_rows);
     }
     for (int32_t i = 0; l->ffn == FFN_EXPERTS && i < n_rows; i++)
-        run_experts(c, l, c->normed + i * n_embd, c->delta + i * n_embd);
+        run_row(c, l, c->x + i * n_embd, c->normed + i * n_embd, c->delta + i * n_embd);
     convolve(c, &l->ffn_conv, 1, rows, n_rows, c->delta);
     add_to_residual(c, l, l->post_ffn_norm, n_rows);
 }
