@@ -81,9 +81,9 @@ int cpu_pack(const CpuWeights *like, const GgufTensor *t, PackedMatrix *out, fr_
 /* ---- keys and values ------------------------------------------------------------------------------ */
 
 /* The keys and values of the layers of a group, of the heads of this rank. Those of one head are contiguous:
- * [layer][keys | values][head][slot][head_dim]. A layer with fewer heads leaves the last ones unused. A layer that reads
- * the keys of another one has the place of that one. Latent attention keeps latents, which are both keys and values:
- * [layer][slot][head_dim]. */
+ * [layer][keys | values][head][slot][head_dim]. A layer with fewer heads leaves the last ones unused. One that reads
+ * the keys of another layer has the place of that layer. Latent attention keeps latents, which are both keys and
+ * values: [layer][slot][head_dim]. */
 typedef struct CpuKv {
     KvType type;
     bool is_latent;
