@@ -266,8 +266,9 @@ typedef struct LayerSpec {
     float expert_scale;         /* a factor of the weights; 0: 1 */
     bool weights_inputs;        /* the weights multiply what the experts read, not what they give */
     const float *shared_router; /* [n_embd]; the shared expert has the weight 1 / (1 + exp(-router . x)); NULL: 1 */
-    /* Gemma 4: ffn_norm is only for the shared expert, the router and the experts have norms of their own, and both sums
-     * have one before they are added. NULL: ffn_norm is for all of them, and there are no norms after them. [n_embd] */
+    /* [n_embd] Gemma 4: ffn_norm is only for the shared expert; the router and the experts have norms of their own, and
+     * what either gives has one before it is added. NULL: ffn_norm is for all of them, and nothing is normed after
+     * them. */
     const float *router_norm, *expert_norm, *post_shared_norm, *post_expert_norm;
 
     /* The per-layer embedding of Gemma 3n and 4, "PLE", only with FFN_DENSE. Each layer has a second embedding e of the

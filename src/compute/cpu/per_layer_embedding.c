@@ -1,5 +1,5 @@
-/* per_layer_embedding.c - the per-layer embeddings of Gemma 3n and 4 ("PLE", LayerSpec in model.h), as operations of the
- * parallel region.
+/* per_layer_embedding.c - the per-layer embeddings of Gemma 3n and 4 ("PLE", LayerSpec in model.h), as operations of
+ * the parallel region.
  *
  *     e   = (norm(Winput x0 / sqrt(n_embd)) + sqrt(n_ple) table[token][layer]) / sqrt(2)
  *     x  += norm(Wout (gelu(Wgate x) * e))
