@@ -202,17 +202,19 @@ mean_and_spread() {
 }
 
 stage_forms_tables() {
-  local temp form shape
+  local temp form shape name
   printf 'Held-out accuracy at steps 1, 2, 3, %%:\n'
   accuracies | mean_and_spread
   for temp in 0 1; do
     for shape in 3:12 5:16; do
-      held_out "forms-depth${shape%:*}-t$temp" --temp $temp --tree-budget "${shape#*:}" $(for form in $FORMS; do
-        drafts_of_form "$form" "${shape%:*}" ""
-        [ "$(method_of_form "$form")" != lyanna ] || drafts_of_form "$form" "${shape%:*}" ,live=0
-      done) > /dev/null
       printf 'Tokens per step at temperature %s, depth %s, %s nodes:\n' $temp "${shape%:*}" "${shape#*:}"
-      acceptances "forms-depth${shape%:*}-t$temp" | mean_and_spread
+      for form in $FORMS; do
+        [ "$(drafts_of_form "$form" 0 "")" ] || continue
+        name=forms-$form-depth${shape%:*}-t$temp
+        held_out "$name" --temp $temp --tree-budget "${shape#*:}" $(drafts_of_form "$form" "${shape%:*}" ""
+          [ "$(method_of_form "$form")" != lyanna ] || drafts_of_form "$form" "${shape%:*}" ,live=0) > /dev/null
+        acceptances "$name"
+      done | mean_and_spread
     done
   done
 }

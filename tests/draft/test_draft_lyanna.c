@@ -128,7 +128,7 @@ static void trees_are_those_of_algorithm_1(void **state) {
                      cases[k].depth, cases[k].top, cases[k].table);
             Drafter *d = learned_rig_open_drafter(&reader, spec, 4);
             for (int32_t i = 0; i < 3; i++) {
-                read_text(&reader, &weights[f], 50 + (uint64_t)i, &texts[i]);
+                read_text(&reader, &weights[f], 60 + (uint64_t)i, &texts[i]);
                 show_prompt(d, i + 1, &texts[i], N_TEXT - 2 * i, 3 + i);
                 tree_reset(&got[i], texts[i].tokens[N_TEXT - 2 * i - 1]);
             }

@@ -3,6 +3,7 @@
 #include "learned_rig.h"
 
 #include "base/rng.h"
+#include "compute/cpu/kernels/ref.h"
 #include "gguf/tensor_type.h"
 #include "tree/tree.h"
 
@@ -40,6 +41,22 @@ static void *keep(LearnedRig *r, void *p) {
     return r->kept[r->n_kept++] = p;
 }
 
+/* The matrices of rigs that consist of blocks, whose inputs the engine rounds; NULL: a free place. */
+static const float *rounding[256];
+
+static void set_rounding(const float *from, const float *to) {
+    size_t i = 0, n = sizeof rounding / sizeof *rounding;
+    while (i < n && rounding[i] != from) i++;
+    assert_true(i < n);
+    rounding[i] = to;
+}
+
+static bool is_rounding(const float *w) {
+    for (size_t i = 0; i < sizeof rounding / sizeof *rounding; i++)
+        if (w && rounding[i] == w) return true;
+    return false;
+}
+
 float *learned_rig_tensor(LearnedRig *r, const char *name, TensorType type, int64_t n_in, int64_t n_out, double std) {
     int64_t rows = n_out ? n_out : 1, dims[] = {n_in, n_out};
     size_t row_bytes;
@@ -53,6 +70,7 @@ float *learned_rig_tensor(LearnedRig *r, const char *name, TensorType type, int6
         blocks_dequantize(type, data + (size_t)o * row_bytes, n_in, x + o * n_in);
     }
     gguf_add_tensor(r->w, name, type, n_out ? 2 : 1, dims, data);
+    if (act_form(type, ACT_Q16) == ACT_Q16) set_rounding(NULL, x);
     return x;
 }
 
@@ -87,12 +105,33 @@ void learned_rig_write(LearnedRig *r, const char *path) {
 
 void learned_rig_free(LearnedRig *r) {
     gguf_writer_free(r->w);
-    for (int i = 0; i < r->n_kept; i++) free(r->kept[i]);
+    for (int i = 0; i < r->n_kept; i++) {
+        if (is_rounding(r->kept[i])) set_rounding(r->kept[i], NULL);
+        free(r->kept[i]);
+    }
 }
 
 /* ---- arithmetic ---------------------------------------------------------------------------------- */
 
+/* Rounds the inputs of a matrix of blocks to 16 bits, with one scale for ACT_BLOCK of them, as the engine does. Without
+ * that, keys and values would often lie on the other side of a rounding to F16, and a tree after them differ. */
+static const double *round_inputs(const double *x, int64_t n, double *out) {
+    for (int64_t i = 0; i < n; i++) {
+        const double *block = x + i / ACT_BLOCK * ACT_BLOCK;
+        double amax = 0;
+        for (int k = 0; k < ACT_BLOCK; k++) amax = fmax(amax, fabs(block[k]));
+        double step = amax / (double)act_levels(ACT_Q16);
+        out[i] = step > 0 ? rint(x[i] / step) * step : 0;
+    }
+    return out;
+}
+
 void learned_rig_linear(const float *w, const float *b, const double *x, int64_t n_in, int64_t n_out, double *y) {
+    double rounded[512];
+    if (is_rounding(w)) {
+        assert_true(n_in <= (int64_t)(sizeof rounded / sizeof *rounded) && n_in % ACT_BLOCK == 0);
+        x = round_inputs(x, n_in, rounded);
+    }
     for (int64_t o = 0; o < n_out; o++) {
         y[o] = b ? (double)b[o] : 0;
         for (int64_t i = 0; i < n_in; i++) y[o] += (double)w[o * n_in + i] * x[i];
