@@ -115,22 +115,21 @@ void learned_rig_free(LearnedRig *r) {
 
 /* Rounds the inputs of a matrix of blocks to 16 bits, with one scale for ACT_BLOCK of them, as the engine does. Without
  * that, keys and values would often lie on the other side of a rounding to F16, and a tree after them differ. */
-static const double *round_inputs(const double *x, int64_t n, double *out) {
-    for (int64_t i = 0; i < n; i++) {
-        const double *block = x + i / ACT_BLOCK * ACT_BLOCK;
+static void round_inputs(const double *x, int64_t n, double *out) {
+    for (int64_t i = 0; i < n; i += ACT_BLOCK) {
         double amax = 0;
-        for (int k = 0; k < ACT_BLOCK; k++) amax = fmax(amax, fabs(block[k]));
+        for (int64_t k = i; k < i + ACT_BLOCK; k++) amax = fmax(amax, fabs(x[k]));
         double step = amax / (double)act_levels(ACT_Q16);
-        out[i] = step > 0 ? rint(x[i] / step) * step : 0;
+        for (int64_t k = i; k < i + ACT_BLOCK; k++) out[k] = step > 0 ? rint(x[k] / step) * step : 0;
     }
-    return out;
 }
 
 void learned_rig_linear(const float *w, const float *b, const double *x, int64_t n_in, int64_t n_out, double *y) {
     double rounded[512];
     if (is_rounding(w)) {
         assert_true(n_in <= (int64_t)(sizeof rounded / sizeof *rounded) && n_in % ACT_BLOCK == 0);
-        x = round_inputs(x, n_in, rounded);
+        round_inputs(x, n_in, rounded);
+        x = rounded;
     }
     for (int64_t o = 0; o < n_out; o++) {
         y[o] = b ? (double)b[o] : 0;
@@ -141,7 +140,7 @@ void learned_rig_linear(const float *w, const float *b, const double *x, int64_t
 double learned_rig_silu(double x) { return x / (1 + exp(-x)); }
 
 void learned_rig_run_info(const LearnedRigInfo *info, const float *embedding, double *out) {
-    double x[64], narrow[64], square = 0;
+    double x[64] = {0}, narrow[64] = {0}, square = 0;
     assert_true(info->H <= 64 && info->rank <= 64);
     for (int32_t i = 0; i < info->H; i++) x[i] = (double)embedding[i];
     learned_rig_linear(info->down, NULL, x, info->H, info->rank, narrow);
