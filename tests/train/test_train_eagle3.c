@@ -3,13 +3,13 @@
  * is read again into the parameters that wrote it. */
 #include "learned_rig.h"
 #include "random_model.h"
+#include "trainer_rig.h"
 
 #include "base/mem.h"
 #include "draft/learned/learned_files.h"
 #include "train/drafter_trainer.h"
 #include "train/gemm.h"
 #include "train/nets.h"
-#include "train/optimizer.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -111,32 +111,11 @@ static Trainer *open_trainer(const Eagle3Net *net) {
     return t;
 }
 
-/* Takes a few steps on one batch of random tokens, and writes the trainer's file. */
+/* Takes a few steps, and writes the trainer's file. */
 static Trainer *train(const Eagle3Net *net) {
-    int32_t tokens[N_SEQUENCES * (LENGTH + 1)];
-    uint8_t loss_mask[N_SEQUENCES * LENGTH];
     Trainer *t = open_trainer(net);
-    AdamW adamw;
-    fr_error err;
-    double first = 0, last = 0;
-    rig_tokens(5, V, tokens, N_SEQUENCES * (LENGTH + 1));
-    for (int32_t i = 0; i < N_SEQUENCES * LENGTH; i++) loss_mask[i] = i % LENGTH > 9;
-    const AdamWOptions adamw_options = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
-    const TrainBatch batch = {N_SEQUENCES, LENGTH, tokens, loss_mask, 0};
-    if (adamw_open(&adamw, &adamw_options, t, &err)) fail_msg("%s", err.message);
-    for (int step = 0; step < 8; step++) {
-        TrainSums sums = {0};
-        trainer_zero_gradients(t);
-        if (t->class->learn(t, &batch, 1.0 / 120, &sums, &err)) fail_msg("%s", err.message);
-        adamw_step(&adamw, t, 3e-3, 1);
-        last = sums.loss / (double)sums.n;
-        if (step == 0) first = last;
-    }
-    if (!(last < 0.9 * first)) fail_msg("the loss went from %g to %g", first, last);
-    if (t->class->write(t, FILE_PATH, NULL, &err)) fail_msg("%s", err.message);
-    adamw_close(&adamw);
-    assert_true(t->class->n_params(t) <= MAX_TENSORS);
-    for (int32_t i = 0; i < t->class->n_params(t); i++) weights[i] = t->class->param(t, i)->value;
+    trainer_rig_run(t, &(TrainerRun){N_SEQUENCES, LENGTH, V, 8, 3e-3, FILE_PATH});
+    trainer_rig_weights(t, weights, MAX_TENSORS);
     return t;
 }
 

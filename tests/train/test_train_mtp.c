@@ -3,11 +3,11 @@
  * the target, and is read again into the parameters that wrote it. */
 #include "learned_rig.h"
 #include "random_model.h"
+#include "trainer_rig.h"
 
 #include "train/drafter_trainer.h"
 #include "train/gemm.h"
 #include "train/nets.h"
-#include "train/optimizer.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -84,32 +84,6 @@ static Trainer *open_trainer(Rig *r) {
     return t;
 }
 
-/* Takes a few steps on one batch of random tokens, and writes the trainer's file. */
-static void train(Rig *r) {
-    int32_t tokens[N_SEQUENCES * (LENGTH + 1)];
-    uint8_t loss_mask[N_SEQUENCES * LENGTH];
-    Trainer *t = r->trainer;
-    AdamW adamw;
-    fr_error err;
-    double first = 0, last = 0;
-    rig_tokens(5, V, tokens, N_SEQUENCES * (LENGTH + 1));
-    for (int32_t i = 0; i < N_SEQUENCES * LENGTH; i++) loss_mask[i] = i % LENGTH > 9;
-    const AdamWOptions adamw_options = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
-    const TrainBatch batch = {N_SEQUENCES, LENGTH, tokens, loss_mask, 0};
-    if (adamw_open(&adamw, &adamw_options, t, &err)) fail_msg("%s", err.message);
-    for (int step = 0; step < 10; step++) {
-        TrainSums sums = {0};
-        trainer_zero_gradients(t);
-        if (t->class->learn(t, &batch, 1.0 / 120, &sums, &err)) fail_msg("%s", err.message);
-        adamw_step(&adamw, t, 4e-3, 1);
-        last = sums.loss / (double)sums.n;
-        if (step == 0) first = last;
-    }
-    if (!(last < 0.9 * first)) fail_msg("the loss went from %g to %g", first, last);
-    if (t->class->write(t, FILE_PATH, NULL, &err)) fail_msg("%s", err.message);
-    adamw_close(&adamw);
-}
-
 static void open_rig(Rig *r, const Variant *v) {
     fr_error err;
     *r = (Rig){.gguf = NULL};
@@ -118,10 +92,8 @@ static void open_rig(Rig *r, const Variant *v) {
     if (frozen_open(&r->frozen, r->gguf, LENGTH, 2, &err)) fail_msg("%s", err.message);
     r->net = net_of(r->frozen.model, v);
     r->trainer = open_trainer(r);
-    assert_true(r->trainer->class->n_params(r->trainer) <= MAX_TENSORS);
-    for (int32_t i = 0; i < r->trainer->class->n_params(r->trainer); i++)
-        r->weights[i] = r->trainer->class->param(r->trainer, i)->value;
-    train(r);
+    trainer_rig_weights(r->trainer, r->weights, MAX_TENSORS);
+    trainer_rig_run(r->trainer, &(TrainerRun){N_SEQUENCES, LENGTH, V, 10, 4e-3, FILE_PATH});
 }
 
 static void close_rig(Rig *r) {
