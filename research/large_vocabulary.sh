@@ -81,7 +81,7 @@ stage_fr_spec() {
 stage_requests() {
   awk 'NR % 22 == 0' "$OUT/heldout.jsonl" > "$OUT/seen.jsonl"
   awk 'NR % 2 == 1' "$OUT/heldout.jsonl" > "$OUT/asked.jsonl"
-  DRAFTERS=$OUT PROMPTS=$OUT/asked.jsonl WARM_UP=$OUT/seen.jsonl BENCH="--raw --limit 2" research/lyanna_requests.sh paper
+  DRAFTERS=$OUT PROMPTS=$OUT/asked.jsonl WARM_UP=$OUT/seen.jsonl BENCH="--raw --limit 4" research/lyanna_requests.sh paper
 }
 
 stage_heads() {
