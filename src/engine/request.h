@@ -245,7 +245,8 @@ void request_reasoning_advance(fr_request *r);
 
 /* Refuses options with biases of unknown tokens or with numbers out of range. */
 int check_scores(const fr_request_options *o, int32_t n_vocab, fr_error *err);
-/* Copies the biases, and allocates memory for the most probable tokens. The tree budget is known. */
+/* Copies the biases, bans the tokens that the model suppresses, and allocates memory for the most probable tokens. The
+ * tree budget is known. */
 int open_scores(fr_request *r, const fr_request_options *o, fr_error *err);
 /* Fills in r->verdict.scores and r->top_logprobs for the tokens of the verdict. Several threads may call it at once,
  * for different requests. */

@@ -107,13 +107,19 @@ int check_scores(const fr_request_options *o, int32_t n_vocab, fr_error *err) {
                      FR_MAX_TOP_LOGPROBS);
 }
 
+/* Copies the biases of the options. Tokens that the model's file suppresses are banned by biases, too. */
 static int copy_bias(fr_request *r, const fr_request_options *o, fr_error *err) {
-    if (o->n_logit_bias == 0) return FR_OK;
-    r->bias = calloc((size_t)o->n_logit_bias, sizeof *r->bias);
-    if (!r->bias) return error_memory(err, "the biases of a request", (size_t)o->n_logit_bias * sizeof *r->bias);
-    for (int i = 0; i < o->n_logit_bias; i++) r->bias[i] = (LogitBias){o->logit_bias[i].token, o->logit_bias[i].bias};
+    int32_t n_suppressed;
+    const int32_t *suppressed = tokenizer_suppressed(r->engine->model->tokenizer, &n_suppressed);
+    size_t n = (size_t)n_suppressed + (size_t)o->n_logit_bias;
+    if (n == 0) return FR_OK;
+    r->bias = calloc(n, sizeof *r->bias);
+    if (!r->bias) return error_memory(err, "the biases of a request", n * sizeof *r->bias);
+    LogitBias *bias = r->bias;
+    for (int32_t i = 0; i < n_suppressed; i++) *bias++ = (LogitBias){suppressed[i], -INFINITY};
+    for (int i = 0; i < o->n_logit_bias; i++) *bias++ = (LogitBias){o->logit_bias[i].token, o->logit_bias[i].bias};
     r->sampling.bias = r->bias;
-    r->sampling.n_bias = o->n_logit_bias;
+    r->sampling.n_bias = (int32_t)n;
     return sampling_check(&r->sampling, err);
 }
 

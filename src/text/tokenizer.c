@@ -272,6 +272,11 @@ static bool known(const Tokenizer *t, int32_t token) { return token >= 0 && toke
 
 bool tokenizer_is_eog(const Tokenizer *t, int32_t token) { return known(t, token) && t->vocab.is_eog[token]; }
 
+const int32_t *tokenizer_suppressed(const Tokenizer *t, int32_t *n) {
+    *n = t->vocab.n_suppressed;
+    return t->vocab.suppressed;
+}
+
 bool tokenizer_is_special(const Tokenizer *t, int32_t token) {
     return known(t, token) && (t->vocab.type[token] == TOKEN_CONTROL || t->vocab.type[token] == TOKEN_UNKNOWN);
 }

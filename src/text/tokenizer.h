@@ -43,6 +43,8 @@ bool tokenizer_adds_eos(const Tokenizer *t);
 bool tokenizer_is_eog(const Tokenizer *t, int32_t token);
 bool tokenizer_is_special(const Tokenizer *t,
                           int32_t token); /* a control or unknown token, which is not shown by default */
+/* Returns the tokens that must never be generated (tokenizer.ggml.suppress_tokens). They are borrowed. */
+const int32_t *tokenizer_suppressed(const Tokenizer *t, int32_t *n);
 /* Returns the token with this spelling, which may be a special token. -1: there is none. */
 int32_t tokenizer_find(const Tokenizer *t, const char *piece, size_t n);
 

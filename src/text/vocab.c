@@ -16,6 +16,7 @@
 #define KEY_TOKENS "tokenizer.ggml.tokens"
 #define KEY_TYPES "tokenizer.ggml.token_type"
 #define KEY_SCORES "tokenizer.ggml.scores"
+#define KEY_SUPPRESSED "tokenizer.ggml.suppress_tokens"
 
 /* ---- the alphabet of byte-level BPE ------------------------------------------------------------------------------ */
 
@@ -369,6 +370,25 @@ static int read_special(Vocab *v, const Gguf *g, bool types_given, fr_error *err
     return FR_OK;
 }
 
+/* Lists the tokens that are never generated, such as those that stand for pictures. Ids outside the vocabulary, which
+ * published files have, mean nothing. */
+static int read_suppressed(Vocab *v, const Gguf *g, fr_error *err) {
+    int64_t kv, id;
+    int status = find_array(g, KEY_SUPPRESSED, GGUF_I32, -1, &kv, err);
+    if (status || kv < 0) return status;
+    bool *is_listed = mem_calloc((size_t)v->n, sizeof *is_listed);
+    v->suppressed = mem_calloc((size_t)v->n, sizeof *v->suppressed);
+    for (int64_t i = 0; is_listed && v->suppressed && i < gguf_kv_count(g, kv); i++) {
+        if (!gguf_array_i64(g, kv, i, &id) || id < 0 || id >= v->n || is_listed[id]) continue;
+        is_listed[id] = true;
+        v->suppressed[v->n_suppressed++] = (int32_t)id;
+    }
+    if (!is_listed || !v->suppressed)
+        status = error_memory(err, "the suppressed tokens", (size_t)v->n * sizeof *v->suppressed);
+    mem_free(is_listed);
+    return status;
+}
+
 /* ---- opening and comparing --------------------------------------------------------------------------------------- */
 
 int vocab_open(Vocab *v, const Gguf *g, fr_error *err) {
@@ -378,6 +398,7 @@ int vocab_open(Vocab *v, const Gguf *g, fr_error *err) {
     if (!status) status = read_types(v, g, &types_given, err);
     if (!status) status = read_scores(v, g, err);
     if (!status) status = read_special(v, g, types_given, err);
+    if (!status) status = read_suppressed(v, g, err);
     return status ? status : build_tables(v, err);
 }
 
@@ -391,6 +412,7 @@ void vocab_close(Vocab *v) {
     mem_free(v->type);
     mem_free(v->is_eog);
     mem_free(v->strips_after);
+    mem_free(v->suppressed);
     *v = (Vocab){0};
 }
 

@@ -42,12 +42,14 @@ typedef struct Piece {
 typedef struct Vocab {
     VocabKind kind;
     int32_t n;
-    char *bytes;               /* memory of the pieces */
-    Piece *spelling, *text;    /* [n] */
-    float *score;              /* [n] for SPM; never NaN */
-    uint8_t *type;             /* [n] TokenType */
-    bool *is_eog;              /* [n] */
-    bool *strips_after;        /* [n] as a special token it includes the white space after it (Phi-3) */
+    char *bytes;            /* memory of the pieces */
+    Piece *spelling, *text; /* [n] */
+    float *score;           /* [n] for SPM; never NaN */
+    uint8_t *type;          /* [n] TokenType */
+    bool *is_eog;           /* [n] */
+    bool *strips_after;     /* [n] as a special token it includes the white space after it (Phi-3) */
+    int32_t *suppressed;    /* [n_suppressed] tokens that are never generated, each once */
+    int32_t n_suppressed;
     int32_t bos, eos, unknown; /* -1: none */
     bool adds_bos, adds_eos, adds_space_prefix;
     bool space_within;       /* some ordinary token has a space after another character */

@@ -495,6 +495,7 @@ static void set_vocabulary(Maker *k) {
     gguf_set_strings(k->w, "tokenizer.ggml.tokens", pieces, n);
     gguf_set_f32s(k->w, "tokenizer.ggml.scores", scores, n);
     gguf_set_i32s(k->w, "tokenizer.ggml.token_type", types, n);
+    if (k->m->n_suppressed) gguf_set_i32s(k->w, "tokenizer.ggml.suppress_tokens", k->m->suppressed, k->m->n_suppressed);
     gguf_set_u32(k->w, "tokenizer.ggml.unknown_token_id", 0);
     gguf_set_u32(k->w, "tokenizer.ggml.bos_token_id", 1);
     gguf_set_u32(k->w, "tokenizer.ggml.eos_token_id", 2);

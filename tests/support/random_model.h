@@ -61,6 +61,8 @@ typedef struct RandomModel {
                                * the file */
     int32_t temperature_length; /* the length for temperature_scale; 0: not in the file */
     bool fill_marks;            /* the last three tokens mark the parts of a text that is filled in */
+    const int32_t *suppressed;  /* [n_suppressed] tokens that are never generated */
+    int n_suppressed;
     uint64_t seed;
 } RandomModel;
 
