@@ -1,35 +1,19 @@
-/* command.c - parses argv into the structs of a command, by its tables of options; prints its help; checks the files.
+/* command.c - parses argv into the structs of a command, by its tables of options, and runs it.
  *
  * Options are written in GNU style: --key=VALUE, --key VALUE, -x VALUE, -xVALUE, flags joined as in -jt, "--" before
  * arguments that begin with '-'. Options of other programs are understood (synonyms.c). Keys are written in full; for a
  * misspelt or shortened key the error suggests the nearest one. If an option is given twice, the last value counts,
  * except for lists, which grow. */
-#include "base/files.h"
 #include "cli/cli.h"
 #include "cli/command.h"
 #include "cli/model_name.h"
-#include "draft/drafter.h"
 #include "draft/drafter_file.h"
 #include "gguf/gguf.h"
 
-#include <errno.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
-
-bool buf_puts(Buf *out, const char *text) { return buf_append(out, text, strlen(text)); }
-
-bool buf_printf(Buf *out, const char *format, ...) {
-    char text[8192];
-    va_list ap;
-    va_start(ap, format);
-    int n = vsnprintf(text, sizeof text, format, ap);
-    va_end(ap);
-    return n >= 0 && (size_t)n < sizeof text && buf_append(out, text, (size_t)n);
-}
 
 /* ---- the rows of a command -------------------------------------------------------------------------- */
 
@@ -69,294 +53,6 @@ static bool find_letter(const Command *c, char letter, CommandRow *at) {
     while (command_next_row(c, at))
         if (at->row->letter == letter) return true;
     return false;
-}
-
-/* ---- --help-all and --help --------------------------------------------------------------------------------------- */
-
-enum { COLUMN = 30 };
-
-static bool put_spaces(Buf *out, int n) {
-    bool fits = true;
-    for (int i = 0; i < n && fits; i++) fits = buf_puts(out, " ");
-    return fits;
-}
-
-static bool put_paragraph(Buf *out, const char *text) {
-    return text_wrap(out, text, 0, 0, CLI_WIDTH) && buf_puts(out, "\n");
-}
-
-/* Writes "  -n, --tokens=N" or "      --color[=WHEN]"; returns the number of columns. */
-static int write_name(const Option *row, char *name, size_t size) {
-    char room[64];
-    const char *value = option_metavar(row, room);
-    int n;
-    if (row->is_argument) n = snprintf(name, size, "  %s%s", row->key, row->kind == OPTION_TEXTS ? "..." : "");
-    else {
-        n = row->letter ? snprintf(name, size, "  -%c, --%s", row->letter, row->key)
-                        : snprintf(name, size, "      --%s", row->key);
-        if (row->implied) n += snprintf(name + n, size - (size_t)n, "[=%s]", value);
-        else if (!command_row_is_flag(row)) n += snprintf(name + n, size - (size_t)n, "=%s", value);
-    }
-    return n;
-}
-
-static bool put_row(Buf *out, const Option *row) {
-    char name[160];
-    int n = write_name(row, name, sizeof name);
-    Buf text = {.max_bytes = 8192};
-    bool fits = option_describe(&text, row, true) && buf_puts(out, name);
-    fits = fits && (n < COLUMN - 1 ? put_spaces(out, COLUMN - n) : buf_puts(out, "\n") && put_spaces(out, COLUMN));
-    fits = fits && text_wrap(out, text.data, COLUMN, COLUMN, CLI_WIDTH) && buf_puts(out, "\n");
-    buf_free(&text);
-    return fits;
-}
-
-static bool put_options(Buf *out, const Command *c) {
-    bool fits = true;
-    for (CommandRow head = {.row = NULL}; fits && command_next_row(c, &head);) {
-        if (!command_begins_section(c, &head)) continue;
-        fits = buf_printf(out, "\n%s:\n", head.section);
-        for (CommandRow at = {.row = NULL}; fits && command_next_row(c, &at);)
-            if (strcmp(at.section, head.section) == 0) fits = put_row(out, at.row);
-    }
-    return fits && buf_puts(out, "\nHelp:\n  -h, --help                  print the most common options\n"
-                                 "      --help-all              print this help\n");
-}
-
-bool command_put_summary(Buf *out, const char *name, const char *summary) {
-    enum { NAME = 14, INDENT = NAME + 3 };
-    return buf_printf(out, "  %-*s ", NAME, name) && text_wrap(out, summary, INDENT, INDENT, CLI_WIDTH) &&
-           buf_puts(out, "\n");
-}
-
-static bool put_methods(Buf *out, const Command *c) {
-    bool fits = buf_puts(out, "\nMethods:\n");
-    size_t n_own = strlen(c->name) + 1;
-    for (int i = 0; fits && c->method(i); i++)
-        fits = command_put_summary(out, c->method(i)->name + n_own, c->method(i)->summary);
-    return fits && buf_printf(out, "\n'forerun %s METHOD --help' lists the options of a method.\n", c->name);
-}
-
-static bool put_usage(Buf *out, const Command *c) {
-    bool fits = buf_printf(out, "Usage: forerun %s%s [OPTION...]", c->name, c->method ? " METHOD" : "");
-    for (CommandRow at = {.row = NULL}; fits && c->sets && command_next_row(c, &at);) {
-        const Option *row = at.row;
-        if (row->is_argument)
-            fits = buf_printf(out, row->required ? " %s%s" : " [%s%s]", row->key,
-                              row->kind == OPTION_TEXTS ? "..." : "");
-    }
-    return fits && buf_puts(out, "\n");
-}
-
-/* Appends the text up to the end of its first sentence. */
-static bool put_first_sentence(Buf *out, const char *text) {
-    char sentence[1024];
-    size_t n = 0;
-    while (text[n] && text[n] != '\n' && !(text[n] == '.' && strchr(" \n", text[n + 1]))) n++;
-    snprintf(sentence, sizeof sentence, "%.*s", (int)(n + (text[n] == '.')), text);
-    return put_paragraph(out, sentence);
-}
-
-/* Appends a row without its range and default, and its help up to the first semicolon. */
-static bool put_basic_row(Buf *out, const Option *row) {
-    char name[160], help[512];
-    int n = write_name(row, name, sizeof name);
-    snprintf(help, sizeof help, "%.*s", (int)strcspn(row->help, ";"), row->help);
-    bool fits = buf_puts(out, name) &&
-                (n < COLUMN - 1 ? put_spaces(out, COLUMN - n) : buf_puts(out, "\n") && put_spaces(out, COLUMN));
-    return fits && text_wrap(out, help, COLUMN, COLUMN, CLI_WIDTH) && buf_puts(out, "\n");
-}
-
-/* Appends the short help: examples, and the options that most users need. */
-static bool command_short_help(const Command *c, Buf *out) {
-    bool fits = put_usage(out, c) && put_first_sentence(out, c->about);
-    if (c->examples) fits = fits && buf_puts(out, "\nExamples:\n") && buf_puts(out, c->examples);
-    if (c->method) return fits && put_methods(out, c);
-    fits = fits && buf_puts(out, "\nOptions:\n");
-    for (CommandRow at = {.row = NULL}; fits && command_next_row(c, &at);)
-        if (at.row->is_argument || at.row->letter || at.row->required || at.row->is_basic)
-            fits = put_basic_row(out, at.row);
-    return fits && buf_printf(out, "      --help-all              print all options, with their ranges and defaults\n");
-}
-
-static bool command_help(const Command *c, Buf *out) {
-    bool fits = put_usage(out, c) && put_paragraph(out, c->about);
-    fits = fits && (c->method ? put_methods(out, c) : put_options(out, c));
-    if (c->list) fits = fits && buf_puts(out, "\n") && c->list(out);
-    if (c->notes) fits = fits && buf_puts(out, "\n") && put_paragraph(out, c->notes);
-    if (c->examples) fits = fits && buf_puts(out, "\nExamples:\n") && buf_puts(out, c->examples);
-    return fits;
-}
-
-/* ---- the files of a command line ----------------------------------------------------------------------
- *
- * Outputs are replaced by renaming (base/files.h). So an output that is also an input would not disturb the run, but
- * the user's input file would be lost at its end. */
-
-typedef struct CommandFile {
-    char *option, *path;
-    bool is_output, may_be_stdout;
-    bool is_of_drafter, is_implied;
-} CommandFile;
-
-struct CommandFiles {
-    CommandFile *items;
-    size_t n, capacity;
-};
-
-bool command_files_add(CommandFiles *files, const char *option, const char *path, bool is_output) {
-    if (files->n == files->capacity) {
-        size_t capacity = 2 * files->capacity + 16;
-        CommandFile *items = realloc(files->items, capacity * sizeof *items);
-        if (!items) return false;
-        files->items = items;
-        files->capacity = capacity;
-    }
-    CommandFile *file = &files->items[files->n++];
-    *file = (CommandFile){.option = strdup(option), .path = strdup(path), .is_output = is_output};
-    return file->option && file->path;
-}
-
-static void free_files(CommandFiles *files) {
-    for (size_t i = 0; i < files->n; i++) {
-        free(files->items[i].option);
-        free(files->items[i].path);
-    }
-    free(files->items);
-}
-
-/* ---- gathering -------------------------------------------------------------------------------------- */
-
-/* Returns the i-th value of a row of texts; NULL after the last. */
-static const char *value_of(const CommandRow *at, int i) {
-    const Option *row = at->row;
-    const char *base = at->to;
-    if (row->kind == OPTION_TEXTS)
-        return i < *(const int *)(const void *)(base + row->n_offset)
-                   ? ((const char *const *)(const void *)(base + row->offset))[i]
-                   : NULL;
-    if (i > 0 || !option_is_given(row, at->to)) return NULL;
-    if (row->kind == OPTION_TEXT) return *(const char *const *)(const void *)(base + row->offset);
-    return row->kind == OPTION_BUFFER ? base + row->offset : NULL;
-}
-
-/* Adds the other parts of a model that is split into several files. */
-static bool add_parts(CommandFiles *files, const char *option, const char *first) {
-    char path[GGUF_MAX_PATH];
-    bool fits = true;
-    for (int i = 1; i < gguf_split_count(first) && fits; i++)
-        if (gguf_split_path(first, i, path)) fits = command_files_add(files, option, path, false);
-    return fits;
-}
-
-/* Adds the file named by the n bytes at `path`, or each of several names that are joined by row->joined_by. */
-static bool add_value(CommandFiles *files, const Option *row, const char *option, const char *path, size_t n) {
-    char *copy = strndup(path, n), *at = copy;
-    bool fits = copy != NULL;
-    while (fits && at) {
-        char *end = row->joined_by ? strchr(at, row->joined_by) : NULL;
-        if (end) *end = '\0';
-        fits = command_files_add(files, option, at, row->is_output);
-        if (fits) files->items[files->n - 1].may_be_stdout = row->may_be_stdout;
-        if (fits && !row->is_output) fits = add_parts(files, option, at);
-        at = end ? end + 1 : NULL;
-    }
-    free(copy);
-    return fits;
-}
-
-bool command_files_add_drafter(CommandFiles *files, const char *option, const char *spec) {
-    char method[64], key[64], name[256];
-    size_t n = strcspn(spec, ":");
-    snprintf(method, sizeof method, "%.*s", n < sizeof method ? (int)n : 0, spec);
-    const Option *options = drafter_option_table(method);
-    bool fits = true;
-    for (const char *pair = spec + n; options && *pair && fits; pair += strcspn(pair, ",")) {
-        pair++; /* the colon or the comma before it */
-        size_t n_key = strcspn(pair, "=,"), n_pair = strcspn(pair, ","), n_before = files->n;
-        snprintf(key, sizeof key, "%.*s", n_key < sizeof key ? (int)n_key : 0, pair);
-        const Option *row = n_key < n_pair ? options_find(options, key) : NULL;
-        if (!row || !row->is_file) continue;
-        snprintf(name, sizeof name, "%s=%s:%s", option, method, key);
-        fits = add_value(files, row, name, pair + n_key + 1, n_pair - n_key - 1);
-        for (size_t i = n_before; i < files->n; i++) files->items[i].is_of_drafter = true;
-    }
-    return fits;
-}
-
-static bool gather(const Command *c, CommandFiles *files) {
-    bool fits = true;
-    for (CommandRow at = {.row = NULL}; fits && command_next_row(c, &at);) {
-        char option[96];
-        const char *value;
-        if (!at.row->is_file) continue;
-        snprintf(option, sizeof option, "%s%s", at.row->is_argument ? "" : "--", at.row->key);
-        for (int i = 0; fits && (value = value_of(&at, i)); i++)
-            fits = add_value(files, at.row, option, value, strlen(value));
-    }
-    size_t n_named = files->n;
-    fits = fits && (!c->files || c->files(files));
-    for (size_t i = n_named; i < files->n; i++) files->items[i].is_implied = true;
-    return fits;
-}
-
-/* ---- checks ------------------------------------------------------------------------------------------- */
-
-static bool is_stdout(const CommandFile *f) { return f->may_be_stdout && strcmp(f->path, "-") == 0; }
-
-static int check_distinct(const CommandFiles *files, size_t i_output, fr_error *err) {
-    const CommandFile *output = &files->items[i_output];
-    for (size_t i = 0; i < files->n; i++) {
-        const CommandFile *other = &files->items[i];
-        bool is_done = other->is_output && i <= i_output;                          /* compared before */
-        bool is_own = other->is_output && other->is_implied && output->is_implied; /* the command chose both names */
-        bool is_stdin = !other->is_output && strcmp(other->path, "-") == 0;
-        if (is_done || is_own || is_stdin || is_stdout(other) || !replace_file_same(output->path, other->path))
-            continue;
-        return error_set(err, FR_ERR_ARGUMENT,
-                         "%s and %s are the same file, %.200s, which would be lost: choose another path for %s",
-                         output->option, other->option, output->path, output->option);
-    }
-    return FR_OK;
-}
-
-/* Returns whether the output is a symbolic link at a name that the user did not write: somebody else may have guessed
- * the name. */
-static bool is_foreign_link(const CommandFile *f) {
-    struct stat st;
-    return f->is_implied && lstat(f->path, &st) == 0 && S_ISLNK(st.st_mode);
-}
-
-static int check_writable(const CommandFile *output, fr_error *err) {
-    fr_error why;
-    if (is_foreign_link(output))
-        return error_set(err, FR_ERR_IO, "%s: %.200s: is a symbolic link, which is not followed: remove it",
-                         output->option, output->path);
-    if (strcmp(output->path, "-") == 0)
-        return error_set(err, FR_ERR_ARGUMENT, "%s cannot be written to standard output: name a file", output->option);
-    int status = replace_file_check(output->path, &why);
-    return status ? error_set(err, (fr_code)status, "%s: %s", output->option, why.message) : FR_OK;
-}
-
-static int check_output(const CommandFiles *files, size_t i, fr_error *err) {
-    const CommandFile *output = &files->items[i];
-    if (is_stdout(output)) return FR_OK;
-    int status = check_distinct(files, i, err);
-    return status ? status : check_writable(output, err);
-}
-
-static int check_readable(const CommandFile *input, fr_error *err) {
-    if (!input->is_of_drafter || access(input->path, R_OK) == 0) return FR_OK;
-    return error_set(err, FR_ERR_IO, "%s: %.300s: cannot be opened: %s", input->option, input->path, strerror(errno));
-}
-
-static int command_check_files(const Command *c, fr_error *err) {
-    CommandFiles files = {.n = 0};
-    int status = gather(c, &files) ? FR_OK : (int)error_memory(err, "the names of files", files.n);
-    for (size_t i = 0; i < files.n && !status; i++)
-        status = files.items[i].is_output ? check_output(&files, i, err) : check_readable(&files.items[i], err);
-    free_files(&files);
-    return status;
 }
 
 /* ---- parsing ---------------------------------------------------------------------------------------- */
@@ -570,7 +266,7 @@ static int refuse_method(const Command *c, const char *name) {
     size_t n_own = strlen(c->name) + 1;
     if (!name) {
         Buf methods = {.max_bytes = 1 << 16};
-        bool fits = put_methods(&methods, c) && buf_append(&methods, "", 1);
+        bool fits = command_put_methods(&methods, c) && buf_append(&methods, "", 1);
         fprintf(stderr, "forerun %s: missing method\n%s", c->name, fits ? methods.data : "");
         buf_free(&methods);
         return CLI_USAGE;

@@ -56,6 +56,12 @@ bool command_row_is_flag(const Option *row);
 /* Returns whether the option always takes a value: --key=VALUE or --key VALUE. */
 bool command_row_takes_value(const Option *row);
 
+/* Appends the text of --help: examples, and the options that most users need. */
+bool command_short_help(const Command *c, Buf *out);
+/* Appends the text of --help-all. */
+bool command_help(const Command *c, Buf *out);
+/* Appends a line for each method of a command that has methods. */
+bool command_put_methods(Buf *out, const Command *c);
 /* Appends a line of the list of commands, wrapped to CLI_WIDTH. */
 bool command_put_summary(Buf *out, const char *name, const char *summary);
 /* Appends the section OPTIONS of man/forerun.1. */
@@ -96,5 +102,8 @@ bool command_files_add(CommandFiles *files, const char *option, const char *path
  * that they exist, because the drafter is opened only after the model, which may take minutes to load. A spec in any
  * other form is left to drafter_check. */
 bool command_files_add_drafter(CommandFiles *files, const char *option, const char *spec);
+
+/* Gathers and checks the files of a command, whose options have been parsed. */
+int command_check_files(const Command *c, fr_error *err);
 
 #endif
