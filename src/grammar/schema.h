@@ -36,6 +36,14 @@ bool schema_count(const Schema *s, Value schema, const char *keyword, int32_t *o
 Seq *schema_list(const Schema *s, Value schema, const char *keyword);
 Dict *schema_dict(const Schema *s, Value schema, const char *keyword);
 
+/* Returns whether a keyword says nothing about values, such as "title". */
+bool schema_is_annotation(const Text *keyword);
+
+/* schema_merge.c. Returns the schema that a reference such as #/$defs/name leads to. */
+Value schema_resolve(Schema *s, const Text *reference);
+/* Returns a schema of the values that are valid by both. */
+Value schema_both(Schema *s, Value a, Value b);
+
 /* schema_string.c: parts of JSON, and schemas of strings. */
 const Expr *schema_space(Schema *s); /* the white space that is allowed between tokens of JSON */
 const Expr *schema_any(Schema *s);   /* any value */
