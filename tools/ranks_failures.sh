@@ -68,6 +68,7 @@ one_round() {
     ranks=2 victim=1 moment=$(pick prefill decoding idle)
     what="the network is cut, $moment"
     ip -n $here link set eth0 up
+    for n in $here $there; do until ip -n $n link show eth0 | grep -q 'state UP'; do sleep 0.01; done; done
   fi
   case $moment in
     start | prefill) args="run -m $model --draft none -t 1 -f $folder/long.txt -n 10 -c 60000" ;;
