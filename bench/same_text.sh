@@ -56,7 +56,7 @@ jq -nc --argjson n "$N" --argjson tokens "$TOKENS" 'limit($n; inputs) |
   {prompt: (.turns[0] // .prompt), n_predict: $tokens, temperature: 0, cache_prompt: false}' "$prompts" > "$folder/requests"
 n=$(wc -l < "$folder/requests")
 
-echo "$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -1), $THREADS threads; $(basename "$target") with drafts of $(basename "$draft"); greedy, $n prompts, answers of at most $TOKENS tokens"
+echo "$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -1), threads: $THREADS; $(basename "$target") with drafts of $(basename "$draft"); greedy, $n prompts, answers of at most $TOKENS tokens"
 echo
 echo "| server | tokens of a draft | plain, tokens/s | drafted, tokens/s | ratio | texts that differ |"
 echo "|---|---|---|---|---|---|"
