@@ -135,9 +135,14 @@ typedef struct ContextOptions {
     int32_t n_ctx;              /* longest sequence */
     int32_t max_rows;           /* in one forward and its extensions */
     int32_t n_states; /* recurrent states, if the model has such layers: first one for each sequence, then others */
+    /* The context of Model.kv_model, on the same device, whose keys and values the layers read; it must outlive this
+     * one, and its weights are not divided among ranks. kv_type and n_ctx are those of that context, n_slots is 0, and
+     * nothing is ever written to it. NULL: the context has a cache of its own. */
+    const Context *reads;
 } ContextOptions;
 
-/* The slots of a row in the layers of a group: that of its own key and value, and those that it may read. */
+/* The slots of a row in the layers of a group: that of its own key and value (-1: it has none, because the context
+ * reads another one), and those that it may read. */
 typedef struct RowSlots {
     int32_t own;
     const int32_t *prefix, *path; /* -1: no layer of the group sees this place any more */
@@ -162,7 +167,8 @@ typedef struct RowPlace {
     int32_t row, parent;      /* its number since executor_forward, and that of its parent; -1: the committed tokens */
     int32_t index;            /* among the rows of its sequence since executor_forward */
     int32_t n_prefix, n_path; /* it sees n_prefix committed slots, then n_path slots of its path, itself last; a row of
-                               * a block sees the whole block in the place of its path */
+                               * a block sees the whole block in the place of its path; in a context that reads another
+                               * one, n_path is 0 and n_prefix is not */
     RowSlots slots[KV_GROUPS];
     int32_t i_logits, i_hidden; /* its place among the results, or -1: not wanted */
     bool only_best;             /* its logits are only read to choose the token of `draw` */

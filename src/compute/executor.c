@@ -15,6 +15,9 @@
  * b | c e; when "c e" is committed later, kv_commit moves e up to position 3, and a later row sees a b c e | itself,
  * as if d had never been there.
  *
+ * An executor that reads another one (ExecutorOptions.reads) places its rows after the committed tokens of that one's
+ * sequences. Such a row sees n_prefix slots and none of its own, since its layers make no keys.
+ *
  * Tests: test_forward.c (tree = chain, chunking, threads, pages, neighbours) for every backend. */
 #include "compute/executor.h"
 
@@ -59,6 +62,19 @@ static int open_rows(Executor *e, fr_error *err) {
     return arena_take(&e->arena, items, ARENA_COUNT(items), "the rows of a forward", err);
 }
 
+/* Opens an executor that reads another one. */
+static int open_reader(Executor *e, Device *device, fr_error *err) {
+    const ExecutorOptions *o = &e->options;
+    const ContextOptions context = {.kv_type = o->kv_type,
+                                    .n_ctx = o->n_ctx,
+                                    .max_rows = o->max_rows,
+                                    .reads = o->reads->context};
+    const ArenaItem items[] = {ARENA_ITEM(&e->rows, o->max_rows)};
+    int status = e->backend->context_open(&e->context, device, e->weights, &context, err);
+    if (!status) status = executor_reserve_logits(e, o->max_logits ? o->max_logits : o->max_rows, err);
+    return status ? status : arena_take(&e->arena, items, ARENA_COUNT(items), "the rows of a forward", err);
+}
+
 static int open_all(Executor *e, Device *device, fr_error *err) {
     const ExecutorOptions *o = &e->options;
     const Model *m = e->weights->model;
@@ -91,13 +107,19 @@ int executor_open(Executor **out, Device *device, const Weights *weights, const 
     *out = NULL;
     fr_assert(device->backend == weights->backend);
     fr_assert(options->max_rows >= 1 && options->max_rows <= EXECUTOR_MAX_ROWS);
-    fr_assert(options->n_ctx >= 1 && options->page_size >= 1 && options->max_sequences >= 1);
+    ExecutorOptions o = *options;
+    if (o.reads) {
+        o = o.reads->options;
+        o.max_rows = options->max_rows, o.max_logits = options->max_logits, o.reads = options->reads;
+        fr_assert(o.reads->context->device == device && o.reads->weights->model == weights->model->kv_model);
+    }
+    fr_assert(o.n_ctx >= 1 && o.page_size >= 1 && o.max_sequences >= 1);
     Executor *e = mem_calloc(1, sizeof *e);
     if (!e) return error_memory(err, "an executor", sizeof *e);
     e->backend = device->backend;
     e->weights = weights;
-    e->options = *options;
-    int status = open_all(e, device, err);
+    e->options = o;
+    int status = o.reads ? open_reader(e, device, err) : open_all(e, device, err);
     if (status) {
         executor_close(e);
         return status;
@@ -183,9 +205,15 @@ static int32_t *path_room(const Executor *e, int table, int32_t i) {
     return e->path_slots[table] + (last->slots[table].path - e->path_slots[table]) + last->n_path;
 }
 
-/* Sets the slots of row i, which has number `index` in its sequence and a path of n_path rows. */
+/* Returns the sequences that rows name. */
+static const SequenceTable *table_of(const Executor *e) {
+    return e->options.reads ? &e->options.reads->sequences : &e->sequences;
+}
+
+/* Sets the slots of row i, which has number `index` in its sequence and a path of n_path rows; 0: it stores nothing. */
 static RowSlots slots_of(const Executor *e, int table, int32_t i, const Row *r, int32_t index, int32_t n_path) {
-    const int32_t *slots = sequence_slots(&e->sequences, r->sequence, table);
+    const int32_t *slots = sequence_slots(table_of(e), r->sequence, table);
+    if (n_path == 0) return (RowSlots){.own = -1, .prefix = slots};
     int32_t *path = path_room(e, table, i), own = slots[sequence_length(&e->sequences, r->sequence) + index];
     if (r->parent >= 0) memcpy(path, e->rows[r->parent].slots[table].path, (size_t)(n_path - 1) * sizeof *path);
     path[n_path - 1] = own;
@@ -201,9 +229,11 @@ static int32_t index_in_sequence(const Executor *e, int32_t i, int32_t sequence)
 
 /* The layers of a drafter may compute logits for fewer tokens than they read. */
 static bool is_possible(const Executor *e, const Row *r, int32_t i) {
-    return sequence_is_open(&e->sequences, r->sequence) && r->token >= 0 &&
-           r->token < e->weights->model->token_embd->dims[1] && r->parent >= -1 && r->parent < i &&
-           (r->parent < 0 || e->rows[r->parent].sequence == r->sequence);
+    const SequenceTable *t = table_of(e);
+    if (!sequence_is_open(t, r->sequence) || r->token < 0 || r->token >= e->weights->model->token_embd->dims[1])
+        return false;
+    if (e->options.reads) return r->parent == -1 && r->input && sequence_length(t, r->sequence) > 0;
+    return r->parent >= -1 && r->parent < i && (r->parent < 0 || e->rows[r->parent].sequence == r->sequence);
 }
 
 /* Works out position, slot and visible tree slots of each row after n_before earlier ones. The rows of a sequence
@@ -215,30 +245,32 @@ static int place_rows(Executor *e, const Row *rows, int32_t n_before, int32_t n_
             return error_set(err, FR_ERR_ARGUMENT,
                              "row %d of a batch of %d is impossible: token %d, sequence %d, parent %d", i,
                              n_before + n_rows, r->token, r->sequence, r->parent);
-        int32_t length = sequence_length(&e->sequences, r->sequence),
-                n_reserved = sequence_n_reserved(&e->sequences, r->sequence);
+        const SequenceTable *sequences = table_of(e);
+        bool stores = !e->options.reads;
+        int32_t length = sequence_length(sequences, r->sequence),
+                n_reserved = sequence_n_reserved(sequences, r->sequence);
         int32_t index = index_in_sequence(e, i, r->sequence);
-        if (index >= n_reserved)
+        if (stores && index >= n_reserved)
             return error_set(err, FR_ERR_ARGUMENT, "sequence %d has more rows in the batch than the %d reserved for it",
                              r->sequence, n_reserved);
         if (r->want_logits && e->n_logits == e->max_logits)
             return error_set(err, FR_ERR_ARGUMENT, "more rows of a batch want logits than the %d that may",
                              e->max_logits);
         const RowPlace *parent = r->parent >= 0 ? &e->rows[r->parent] : NULL;
-        int32_t n_path = parent ? parent->n_path + 1 : 1;
+        int32_t n_path = !stores ? 0 : parent ? parent->n_path + 1 : 1;
         RowSlots slots[KV_GROUPS];
-        for (int table = 0; table < e->sequences.n_tables; table++)
+        for (int table = 0; table < sequences->n_tables; table++)
             slots[table] = slots_of(e, table, i, r, index, n_path);
         e->rows[i] = (RowPlace){.token = r->token,
                                 .input = r->input,
-                                .position = length + n_path - 1,
+                                .position = stores ? length + n_path - 1 : length,
                                 .sequence = r->sequence,
                                 .row = i,
                                 .parent = r->parent,
                                 .index = index,
                                 .n_prefix = length,
                                 .n_path = n_path,
-                                .slots = {slots[KV_ALL], slots[e->sequences.n_tables - 1]},
+                                .slots = {slots[KV_ALL], slots[sequences->n_tables - 1]},
                                 .i_logits = r->want_logits ? e->n_logits++ : -1,
                                 .only_best = r->only_best,
                                 .draw = r->draw,
@@ -281,7 +313,7 @@ static int run_after(Executor *e, int32_t n_before, const Row *rows, int32_t n_r
 }
 
 int executor_forward(Executor *e, const Row *rows, int32_t n_rows, fr_error *err) {
-    sequence_table_advance(&e->sequences);
+    if (!e->options.reads) sequence_table_advance(&e->sequences);
     return run_after(e, 0, rows, n_rows, err);
 }
 

@@ -23,6 +23,9 @@ typedef struct Row {
                          * the call */
 } Row;
 
+typedef struct SequenceTable SequenceTable; /* sequences.h */
+typedef struct Executor Executor;           /* used by one thread at a time, as its device is */
+
 typedef struct ExecutorOptions {
     KvType kv_type;
     int32_t page_size; /* token slots in a KV page */
@@ -34,12 +37,15 @@ typedef struct ExecutorOptions {
     int64_t n_window_pages;
     int32_t max_rows;   /* in one forward, 1 .. EXECUTOR_MAX_ROWS */
     int32_t max_logits; /* the number of rows that may want logits; 0: all. executor_reserve_logits allows more */
+    /* The executor of Model.kv_model on the same device, which must outlive this one: rows name its sequences, and see
+     * the committed tokens of these by its keys and values. Their parent is -1, their position the one after the
+     * committed tokens, of which there must be some, and each brings its input along. Such an executor has no sequences
+     * of its own: it only runs executor_forward, and of the fields above, only max_rows and max_logits are used. NULL:
+     * the executor has sequences and a cache of its own. */
+    const Executor *reads;
 } ExecutorOptions;
 
 enum { EXECUTOR_MAX_ROWS = 4096 };
-
-typedef struct SequenceTable SequenceTable; /* sequences.h */
-typedef struct Executor Executor;           /* used by one thread at a time, as its device is */
 
 /* Device and weights are of one backend and must outlive the executor. All memory is taken here. */
 int executor_open(Executor **out, Device *device, const Weights *weights, const ExecutorOptions *options,

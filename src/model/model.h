@@ -344,6 +344,9 @@ typedef struct Model {
     const float *output_bias;     /* [n_vocab], added to its products; NULL: none */
     const LayerSpec *layers;      /* [n_layer] */
     bool takes_turns; /* a forward runs one of the layers, Context.layer, and all have one cache: for drafters */
+    /* shares_kv of the layers, none of which has keys of its own, names layers of this model, whose context they read
+     * (ContextOptions.reads): for drafters. NULL: it names layers of the same model. Borrowed. */
+    const struct Model *kv_model;
     struct ModelMemory *memory; /* vectors and specs; NULL in a model_of_layers */
 } Model;
 
@@ -354,7 +357,7 @@ static inline int64_t model_input_width(const Model *m) {
 
 /* These count the layers of a kind, those with a recurrent state, those with keys and values, and the layers before
  * layer i that are of its kind. Layers that take turns count as one with keys and values. Layers that read the keys and
- * values of another layer are not counted, and have the place of that layer. */
+ * values of another layer are not counted, and have the place of that layer, in kv_model as well. */
 int32_t model_n_mixers(const Model *m, MixerKind kind);
 int32_t model_n_states(const Model *m);
 int32_t model_n_attention(const Model *m);

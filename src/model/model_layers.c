@@ -72,7 +72,10 @@ int64_t input_width(const Hparams *h, InputKind kind) {
 int32_t model_mixer_place(const Model *m, int32_t i) {
     int32_t n = 0;
     if (m->takes_turns) return 0;
-    if (m->layers[i].shares_kv) i = m->layers[i].shares_kv - 1;
+    if (m->layers[i].shares_kv) {
+        i = m->layers[i].shares_kv - 1;
+        if (m->kv_model) m = m->kv_model;
+    }
     for (int32_t k = 0; k < i; k++) n += m->layers[k].mixer == m->layers[i].mixer && !m->layers[k].shares_kv;
     return n;
 }

@@ -83,7 +83,7 @@ int cpu_pack(const CpuWeights *like, const GgufTensor *t, PackedMatrix *out, fr_
 /* The keys and values of the layers of a group, of the heads of this rank. Those of one head are contiguous:
  * [layer][keys | values][head][slot][head_dim]. A layer with fewer heads leaves the last ones unused. One that reads
  * the keys of another layer has the place of that layer. Latent attention keeps latents, which are both keys and
- * values: [layer][slot][head_dim]. */
+ * values: [layer][slot][head_dim]. A context that reads another one has a copy of that one's struct. */
 typedef struct CpuKv {
     KvType type;
     bool is_latent;

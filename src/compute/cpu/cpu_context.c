@@ -60,6 +60,10 @@ static int allocate_kv(CpuContext *c, KvGroup group, fr_error *err) {
     int32_t n_window = model_n_mixers(c->model, MIXER_WINDOW);
     CpuKv *kv = &c->kv[group];
     int64_t n_heads = 0;
+    if (c->options.reads) {
+        *kv = ((const CpuContext *)c->options.reads)->kv[group];
+        return FR_OK;
+    }
     for (int32_t i = 0; i < h->n_layer; i++) {
         const LayerSpec *l = &c->model->layers[i];
         bool is_of_group = !layer_has_state(l) && kv_group_of(l) == group;

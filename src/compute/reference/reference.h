@@ -51,12 +51,20 @@ typedef struct RefContext {
     InputSquares *squares; /* see Backend.sum_inputs; NULL: not summed */
 } RefContext;
 
-/* Returns slot 0 of the keys (which = 0) or values (1) of a layer; slot s is s * kv_dim numbers after it. `layer`
- * counts the layers of the group. What latent attention caches is both keys and values. */
+/* Returns the context whose cache the layers read. */
+static inline const RefContext *reference_cache(const RefContext *c) {
+    return c->options.reads ? (const RefContext *)c->options.reads : c;
+}
+/* Returns how many numbers a slot of that cache has. */
+static inline int64_t reference_slot_dim(const RefContext *c) {
+    return hparams_kv_dim(&reference_cache(c)->model->hparams);
+}
+/* Returns slot 0 of the keys (which = 0) or values (1) of a layer; slot s is s * reference_slot_dim numbers after it.
+ * `layer` counts the layers of the group. What latent attention caches is both keys and values. */
 static inline double *reference_kv(const RefContext *c, KvGroup group, int32_t layer, int which) {
-    const Hparams *h = &c->model->hparams;
-    int64_t plane = h->latent.rank ? layer : (int64_t)layer * 2 + which;
-    return c->kv[group] + plane * c->options.n_slots[group] * hparams_kv_dim(h);
+    const RefContext *from = reference_cache(c);
+    int64_t plane = from->model->hparams.latent.rank ? layer : (int64_t)layer * 2 + which;
+    return from->kv[group] + plane * from->options.n_slots[group] * reference_slot_dim(c);
 }
 static inline int32_t reference_n_layers(const RefContext *c, KvGroup group) {
     int32_t n_window = model_n_mixers(c->model, MIXER_WINDOW);

@@ -182,7 +182,7 @@ static int32_t slot_at(const RowPlace *r, KvGroup group, int32_t position) {
 static void attend(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *r, int32_t head,
                    const double *q, double *out) {
     const Hparams *h = &c->model->hparams;
-    int64_t kv_dim = hparams_kv_dim(h), dim = layer_head_dim(h, l), n_values = layer_value_dim(h, l);
+    int64_t slot_dim = reference_slot_dim(c), dim = layer_head_dim(h, l), n_values = layer_value_dim(h, l);
     int64_t at = head / (layer_n_head(h, l) / layer_n_head_kv(h, l)) * dim;
     KvGroup group = kv_group_of(l);
     const double *keys = reference_kv(c, group, layer, 0) + at, *values = reference_kv(c, group, layer, 1) + at;
@@ -190,7 +190,7 @@ static void attend(const RefContext *c, const LayerSpec *l, int32_t layer, const
     double largest = l->sinks ? (double)l->sinks[head] : -INFINITY;
     for (int32_t t = first; t < n; t++) {
         double score = 0;
-        for (int64_t d = 0; d < dim; d++) score += q[d] * keys[slot_at(r, group, t) * kv_dim + d];
+        for (int64_t d = 0; d < dim; d++) score += q[d] * keys[slot_at(r, group, t) * slot_dim + d];
         score *= l->attn_scale > 0 ? (double)l->attn_scale : 1 / sqrt((double)dim);
         score *= temperature_factor(&l->temperature, r->position);
         if (l->soft_cap > 0) score = (double)l->soft_cap * math_tanh(score / (double)l->soft_cap);
@@ -202,7 +202,7 @@ static void attend(const RefContext *c, const LayerSpec *l, int32_t layer, const
     memset(out, 0, (size_t)n_values * sizeof *out);
     for (int32_t t = first; t < n; t++)
         for (int64_t d = 0; d < n_values; d++)
-            out[d] += c->scores[t] / total * values[slot_at(r, group, t) * kv_dim + d];
+            out[d] += c->scores[t] / total * values[slot_at(r, group, t) * slot_dim + d];
 }
 
 /* Separates queries and gates, which alternate head by head. */
@@ -223,7 +223,7 @@ static const Rope *rope_of(const RefContext *c, const LayerSpec *l) {
 /* Makes the keys and values of the rows from c->normed, and stores them. */
 static void store_keys(const RefContext *c, const LayerSpec *l, int32_t place, const RowPlace *rows, int32_t n_rows) {
     const Hparams *h = &c->model->hparams;
-    int64_t kv_dim = layer_kv_dim(h, l), slot_dim = hparams_kv_dim(h);
+    int64_t kv_dim = layer_kv_dim(h, l), slot_dim = reference_slot_dim(c);
     int32_t n_kv = layer_n_head_kv(h, l), dim = layer_head_dim(h, l);
     KvGroup group = kv_group_of(l);
     reference_product_of(c, l, MATRIX_K, 0, c->normed, n_rows, c->k);
