@@ -134,7 +134,7 @@ int drafter_open(Drafter **out, const char *text, const DrafterEnv *env, int32_t
         status = s.class->open(out, s.options, env, err);
         if (status) *out = NULL;
         else {
-            (*out)->class = s.class;
+            if (!(*out)->class) (*out)->class = s.class;
             (*out)->source = source;
         }
     }

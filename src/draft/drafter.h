@@ -67,6 +67,9 @@ typedef struct DrafterEnv {
     /* What the target keeps of its layers for the drafters. A method that reads residual streams adds them in `open`
      * (kept_layers_add); `hidden` then has them at the index that this returns. NULL: the target keeps none. */
     KeptLayers *kept;
+    /* The target's executor, in which sequence i is the drafter's sequence i: for methods that read the target's keys
+     * and values. It outlives the drafter. NULL: the numbers differ, or no target runs. */
+    const struct Executor *executor;
 } DrafterEnv;
 
 /* A tree after the target's forward, for methods that learn from the target at every node, accepted or not. */
@@ -116,7 +119,9 @@ typedef struct DrafterClass {
 
     /* Allocates the method's own struct. `options` is the struct of the table with the parsed values, checked against
      * their ranges; it and its strings are only valid during the call. Checks that involve several options are made
-     * here. The caller, drafter_open, fills in class and source afterwards. After a failure nothing is left open. */
+     * here. The caller, drafter_open, fills in class and source afterwards. After a failure nothing is left open.
+     * A method that reads files of two kinds may fill in a class of its own for one of them, with the same name and
+     * options. */
     int (*open)(Drafter **out, const void *options, const DrafterEnv *env, fr_error *err);
     void (*close)(Drafter *d);
 

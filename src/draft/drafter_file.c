@@ -92,7 +92,10 @@ static void write_fingerprint(const Model *target, char out[17]) {
 static const char *find_published(const char *name) {
     static const struct {
         const char *architecture, *method;
-    } published[] = {{"eagle3", "eagle3"}, {"dflash", "dflash"}, {"dflash-draft", "dflash"}};
+    } published[] = {{"eagle3", "eagle3"},
+                     {"dflash", "dflash"},
+                     {"dflash-draft", "dflash"},
+                     {ASSISTANT_ARCHITECTURE, "mtp"}};
     for (size_t i = 0; i < sizeof published / sizeof *published; i++)
         if (strcmp(published[i].architecture, name) == 0) return published[i].method;
     return NULL;

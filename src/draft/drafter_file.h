@@ -27,6 +27,7 @@
 #include "model/model.h"
 
 #define DRAFTER_ARCHITECTURE "forerun-drafter"
+#define ASSISTANT_ARCHITECTURE "gemma4-assistant" /* of published files that `mtp` reads beside its companions */
 #define DRAFTER_KEY(name) DRAFTER_ARCHITECTURE "." name
 
 /* Identifies a target: a hash of its shape, of all bytes of its embedding and its LM head, and of the name and first

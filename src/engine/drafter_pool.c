@@ -50,7 +50,8 @@ static DrafterEnv env_of(fr_engine *e, bool is_own) {
                         .page_size = e->options.kv_page_size,
                         .n_cached = is_own ? 0 : e->prefixes.n,
                         .cached_tokens = (int64_t)executor_n_pages(e->executor) * e->options.kv_page_size,
-                        .kept = &e->kept};
+                        .kept = &e->kept,
+                        .executor = is_own ? NULL : e->executor};
 }
 
 /* Opens a drafter, and lets the target keep the residual streams that it reads. */

@@ -37,6 +37,8 @@
  * (SGLang's pull request 18564); Xiaomi gave h_t to each layer of MiMo-V2 (sglang-jax, 1256), an architecture that
  * forerun does not run.
  *
+ * A file of the architecture gemma4-assistant has layers of another kind, which draft_mtp_assistant.c runs.
+ *
  * Cost: as for `eagle`; a layer is as large as one of the target's, and the LM head is the target's, which for a
  * large vocabulary costs more than the layer. Each of n layers runs over the prompt, and each proposal runs the last
  * n - 1 tokens again. Layers that the option `depth` does not reach are not read. When it loses: with small targets
@@ -46,6 +48,7 @@
 #include "base/mem.h"
 #include "model/model.h"
 #include "draft/drafter_file.h"
+#include "draft/learned/assistant.h"
 #include "draft/learned/eagle_layer.h"
 #include "text/vocab.h"
 
@@ -61,7 +64,8 @@ static const Option option_table[] = {
     {.key = "file",
      OPT_FILE(MtpOptions, file),
      .default_help = "the target's own file",
-     .help = "GGUF file with the layers, mtp-NAME.gguf, if the target's own file lacks them"},
+     .help = "GGUF file with the layers, mtp-NAME.gguf, if the target's own file lacks them; or an assistant of "
+             "Gemma 4"},
     {.key = "depth",
      OPT_INT(MtpOptions, depth, 1, EAGLE_MAX_DEPTH),
      .default_value = "3",
@@ -133,7 +137,9 @@ static int read_descriptions(Mtp *m, int32_t depth, fr_error *err) {
     }
     if (!status && m->companion && gguf_find_key(m->companion, "tokenizer.ggml.tokens") >= 0)
         status = vocab_match(m->companion, target->gguf, &why);
-    const char *remedy = "; take a file that was converted with this layer, or another drafter";
+    const char *remedy = target->hparams.arch == ARCH_GEMMA4
+                             ? "; pass the model's assistant, mtp:file=FILE, or take another drafter"
+                             : "; take a file that was converted with this layer, or another drafter";
     if (!status) return FR_OK;
     return error_set(err, status, "mtp: %s%s", why.message, status == FR_ERR_MEMORY ? "" : remedy);
 }
@@ -178,8 +184,22 @@ static int32_t usable(const Drafter *drafter, int32_t sequence, int32_t n_common
     return entry_queue_usable(&((const Mtp *)drafter)->eagle.entries, sequence, n_common);
 }
 
+static const DrafterClass assistant_class;
+
+static int open_assistant(Drafter **out, const MtpOptions *o, const DrafterEnv *env, fr_error *err) {
+    const AssistantOptions options = {.file = o->file,
+                                      .depth = o->depth,
+                                      .top = o->top,
+                                      .coupled = o->coupled,
+                                      .draws = o->draws};
+    int status = assistant_open(out, &options, env, err);
+    if (!status) (*out)->class = &assistant_class;
+    return status;
+}
+
 static int open_mtp(Drafter **out, const void *options, const DrafterEnv *env, fr_error *err) {
     const MtpOptions *o = options;
+    if (o->file && assistant_is_file(o->file)) return open_assistant(out, o, env, err);
     Mtp *m = mem_calloc(1, sizeof *m);
     if (!m) return error_memory(err, "mtp", sizeof *m);
     Eagle *d = &m->eagle;
@@ -202,13 +222,16 @@ static int open_mtp(Drafter **out, const void *options, const DrafterEnv *env, f
     return FR_OK;
 }
 
+#define MTP_DESCRIPTION \
+    .name = "mtp", \
+    .summary = "the layers for multi-token prediction of the target's own file (nextn), or of a file beside it", \
+    .option_table = option_table, .options_size = sizeof(MtpOptions), .open = open_mtp
+
+static const DrafterClass assistant_class = {MTP_DESCRIPTION, ASSISTANT_CALLS};
+
 extern const DrafterClass draft_mtp_class;
 const DrafterClass draft_mtp_class = {
-    .name = "mtp",
-    .summary = "the layers for multi-token prediction of the target's own file (nextn), or of a file beside it",
-    .option_table = option_table,
-    .options_size = sizeof(MtpOptions),
-    .open = open_mtp,
+    MTP_DESCRIPTION,
     .close = close_mtp,
     .usable = usable,
     EAGLE_CALLS,

@@ -59,12 +59,17 @@ struct EagleRow {
 
 static LearnedDraftFn draft_together; /* below */
 
+int eagle_check_tree(const char *method, int32_t depth, int32_t top, fr_error *err) {
+    if (top + (depth - 1) * top * top < TREE_MAX_NODES) return FR_OK;
+    return error_set(err, FR_ERR_ARGUMENT,
+                     "%s: depth %d with top %d finds more than the %d nodes of a tree; make one of them smaller",
+                     method, depth, top, TREE_MAX_NODES - 1);
+}
+
 int eagle_plan(Eagle *d, const char *method, const EaglePlan *plan, const DrafterEnv *env, fr_error *err) {
     int32_t depth = plan->depth, top = plan->top;
-    if (top + (depth - 1) * top * top >= TREE_MAX_NODES)
-        return error_set(err, FR_ERR_ARGUMENT,
-                         "%s: depth %d with top %d finds more than the %d nodes of a tree; make one of them smaller",
-                         method, depth, top, TREE_MAX_NODES - 1);
+    int status = eagle_check_tree(method, depth, top, err);
+    if (status) return status;
     double chance[EAGLE_MAX_DEPTH * EAGLE_MAX_TOP];
     static_tree_prior(chance, depth, top);
     static_tree_build(&d->shape, chance, depth, top, top);

@@ -307,6 +307,32 @@ enum { DFLASH_MAX_SELECTOR_RANK = 4096 };
 #define NEXTN_K_BIAS "attn_k.bias"
 #define NEXTN_V_BIAS "attn_v.bias"
 
+/* ---- mtp, with an assistant of Gemma 4 ----------------------------------------------------------------------- */
+
+/* Published files of the architecture gemma4-assistant, as llama.cpp's converter writes them. Each key begins with the
+ * name of that architecture. They are the keys of gemma4, and these:
+ *   nextn_predict_layers         the number of layers, all of which run in each step
+ *   embedding_length_out         the width of the target's hidden states, T
+ * Tensors, where H is the width of the layers:
+ *   nextn.pre_projection.weight [H][2T], nextn.post_projection.weight [T][H]
+ *   token_embd.weight [V][H]     the LM head; output_norm.weight [H]
+ *   rope_freqs.weight            divisors of the frequencies in layers without a window, as in the target's file
+ *   blk.<layer>.<name>: attn_norm, post_attention_norm, ffn_norm and post_ffw_norm [H], attn_q_norm [head_dim],
+ *     layer_output_scale [1], attn_q, attn_output, ffn_gate, ffn_up and ffn_down, ".weight" each. There are no keys or
+ *     values: a layer reads those of the target's last layer of its kind, with or without a window, that has some. */
+#define ASSISTANT_KEY_LAYERS "nextn_predict_layers"
+#define ASSISTANT_KEY_TARGET_WIDTH "embedding_length_out"
+#define ASSISTANT_KEY_WINDOWS "attention.sliding_window_pattern" /* a flag for each layer */
+#define ASSISTANT_BEFORE "nextn.pre_projection"                  /* .weight */
+#define ASSISTANT_AFTER "nextn.post_projection"                  /* .weight */
+#define ASSISTANT_EMBEDDING "token_embd.weight"
+#define ASSISTANT_OUTPUT_NORM "output_norm.weight"
+#define ASSISTANT_ROPE_FACTORS "rope_freqs.weight"
+#define ASSISTANT_LAYER "blk.%d.%s" /* printf format of the names below and of LAYER_ATTN_NORM to NEXTN_Q_NORM */
+#define ASSISTANT_POST_ATTN_NORM "post_attention_norm.weight"
+#define ASSISTANT_POST_FFN_NORM "post_ffw_norm.weight"
+#define ASSISTANT_OUT_SCALE "layer_output_scale.weight"
+
 /* ---- corrections of the logits ----------------------------------------------------------------------------- */
 
 /* logit_corrections.h has what these numbers are for. The names follow the method's name and a dot.
