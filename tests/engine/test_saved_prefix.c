@@ -139,6 +139,7 @@ static int64_t check_turns(const fr_model *m, fr_kv_type kv_type, const char *co
 static void every_drafter_goes_on(void **state) {
     (void)state;
     static const char *const hybrid_draft[] = {"sps:length=3,model=" HYBRID_DRAFT};
+    static const char *const assistant[] = {ALL_DRAFTERS_ASSISTANT};
     write_model(&(RandomModel){HYBRID_SHAPE, .seed = 24}, HYBRID_DRAFT);
     for (int i = 0; i < N_TARGETS; i++) {
         write_model(&targets[i], ALL_DRAFTERS_TARGET);
@@ -148,6 +149,11 @@ static void every_drafter_goes_on(void **state) {
         assert_true(check_turns(m, FR_KV_F16, hybrid_draft) >= N_PROMPT);
         fr_model_close(m);
     }
+    all_drafters_write_files();
+    fr_model *gemma = rig_open_model(ALL_DRAFTERS_GEMMA, NULL);
+    assert_true(check_turns(gemma, FR_KV_F16, assistant) >= N_PROMPT);
+    assert_true(check_turns(gemma, FR_KV_Q8, assistant) >= N_PROMPT);
+    fr_model_close(gemma);
 }
 
 static void all_kv_types_and_the_reference_backend(void **state) {

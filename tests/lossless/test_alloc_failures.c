@@ -207,14 +207,18 @@ static void every_allocation_may_fail(void **state) {
     (void)state;
     long n_runs = 0;
     all_drafters_write_files();
-    fr_model *opened = rig_open_model(ALL_DRAFTERS_TARGET, NULL), *nextn = rig_open_model(ALL_DRAFTERS_NEXTN, NULL);
+    fr_model *opened = rig_open_model(ALL_DRAFTERS_TARGET, NULL), *nextn = rig_open_model(ALL_DRAFTERS_NEXTN, NULL),
+             *gemma = rig_open_model(ALL_DRAFTERS_GEMMA, NULL);
     for (int i = 0; i < N_PROMPT; i++) prompt[i] = ALL_DRAFTERS_TOKEN(i);
     model = nextn;
     n_runs += sweep_rules(ALL_DRAFTERS_MTP, 0);
+    model = gemma;
+    n_runs += sweep_rules(ALL_DRAFTERS_ASSISTANT, 1);
     model = opened;
     for (int i = 0; all_drafters[i]; i++) n_runs += sweep_rules(all_drafters[i], i);
     fr_model_close(opened);
     fr_model_close(nextn);
+    fr_model_close(gemma);
     print_message("%ld runs\n", n_runs);
     assert_true(n_runs > 500);
 }

@@ -226,6 +226,19 @@ static void a_wrong_file_is_refused_once(void **state) {
     assert_string_equal(err.message, "n_ranks is 65; it must be 0 to 64, FR_RANKS_NUMA or FR_RANKS_MPI");
 }
 
+/* Each process has only a part of the keys that an assistant reads. */
+static void an_assistant_is_refused(void **state) {
+    (void)state;
+    fr_error err;
+    all_drafters_write_files();
+    fr_model *divided = open_divided(ALL_DRAFTERS_GEMMA, 2);
+    fr_engine *e = open_engine(divided);
+    assert_int_equal(fr_engine_open_draft(e, ALL_DRAFTERS_ASSISTANT, &err), FR_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "which ranks divide by heads; leave --ranks out"));
+    fr_engine_close(e);
+    fr_model_close(divided);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(processes_change_no_text),
@@ -233,6 +246,7 @@ int main(void) {
         cmocka_unit_test(with_a_temperature_only_drawn_tokens_are_exchanged),
         cmocka_unit_test(a_process_that_fails_ends_the_group),
         cmocka_unit_test(a_wrong_file_is_refused_once),
+        cmocka_unit_test(an_assistant_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

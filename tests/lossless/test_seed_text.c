@@ -71,6 +71,8 @@ static const Case nextn_cases[] = {
     {"prediction+mtp", OTHER, "mtp", false},
 };
 
+static const Case gemma_cases[] = {{ALL_DRAFTERS_ASSISTANT, ANY, "grammar", true}};
+
 static const char REGEX[] = "([A-Z] abcd, )*[{]((ab|xy)|(0123456789|98765)|\"[a-c]+\": 1|, )*[}]";
 
 static fr_model *model;
@@ -197,6 +199,11 @@ static void a_seed_gives_one_text_with_a_layer_for_multi_token_prediction(void *
     check_cases(ALL_DRAFTERS_NEXTN, nextn_cases, sizeof nextn_cases / sizeof *nextn_cases);
 }
 
+static void a_seed_gives_one_text_with_an_assistant(void **state) {
+    (void)state;
+    check_cases(ALL_DRAFTERS_GEMMA, gemma_cases, sizeof gemma_cases / sizeof *gemma_cases);
+}
+
 static int write_files(void **state) {
     (void)state;
     all_drafters_write_files();
@@ -207,6 +214,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_seed_gives_one_text),
         cmocka_unit_test(a_seed_gives_one_text_with_a_layer_for_multi_token_prediction),
+        cmocka_unit_test(a_seed_gives_one_text_with_an_assistant),
     };
     return cmocka_run_group_tests(tests, write_files, NULL);
 }

@@ -302,16 +302,19 @@ static void requests_short_of_pages_share_too(void **state) {
     (void)state;
     static const int page_sizes[] = {1, 3, 16};
     all_drafters_write_files();
-    fr_model *small = rig_open_model(ALL_DRAFTERS_TARGET, NULL), *nextn = rig_open_model(ALL_DRAFTERS_NEXTN, NULL);
-    for (int i = -1; i < 0 || all_drafters[i]; i++) {
-        const char *spec = i < 0 ? ALL_DRAFTERS_MTP : all_drafters[i];
+    fr_model *small = rig_open_model(ALL_DRAFTERS_TARGET, NULL), *nextn = rig_open_model(ALL_DRAFTERS_NEXTN, NULL),
+             *gemma = rig_open_model(ALL_DRAFTERS_GEMMA, NULL);
+    for (int i = -2; i < 0 || all_drafters[i]; i++) {
+        const char *spec = i == -2 ? ALL_DRAFTERS_ASSISTANT : i < 0 ? ALL_DRAFTERS_MTP : all_drafters[i];
+        const fr_model *of = i == -2 ? gemma : i < 0 ? nextn : small;
         n_preempted = n_shared = 0;
-        for (int k = 0; k < 3; k++) run_short_of_pages(i < 0 ? nextn : small, spec, page_sizes[k], 1 + (i + 1 + k) % 2);
+        for (int k = 0; k < 3; k++) run_short_of_pages(of, spec, page_sizes[k], 1 + (i + 3 + k) % 2);
         if (n_preempted < 3 || n_shared < 60)
             fail_msg("%s: %d preemptions, %d tokens shared", spec, (int)n_preempted, (int)n_shared);
     }
     fr_model_close(small);
     fr_model_close(nextn);
+    fr_model_close(gemma);
 }
 
 int main(void) {

@@ -2,7 +2,7 @@
  * that has all parts. */
 #include "all_drafters.h"
 
-#include "learned_rig.h"
+#include "assistant_rig.h"
 #include "other_vocab.h"
 
 #include "draft/drafter.h"
@@ -387,6 +387,7 @@ static void write_nextn(void) {
 void all_drafters_write_files(void) {
     check_lists();
     write_nextn();
+    assistant_rig_write_first(ALL_DRAFTERS_GEMMA, "build/all-assistant.gguf");
     learned_rig_write_target(ALL_DRAFTERS_TARGET, 21);
     all_drafters_write_for(ALL_DRAFTERS_TARGET);
 }

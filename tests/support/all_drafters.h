@@ -24,6 +24,10 @@ const char *const *trained_methods(void);
 #define ALL_DRAFTERS_NEXTN "build/all-nextn.gguf"
 #define ALL_DRAFTERS_MTP "mtp"
 
+/* Another one with a target of its own: mtp with an assistant, which reads the keys and values of a gemma4. */
+#define ALL_DRAFTERS_GEMMA "build/all-gemma4.gguf"
+#define ALL_DRAFTERS_ASSISTANT "mtp:file=build/all-assistant.gguf"
+
 /* Writes the targets, and the files that the specs name. */
 void all_drafters_write_files(void);
 /* Writes only the drafter files, for another target of ALL_DRAFTERS_EMBD and ALL_DRAFTERS_VOCAB. */
