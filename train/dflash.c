@@ -2,13 +2,14 @@
  *
  * A new drafter has the target's width, heads and rope base, and predicts from its first slot on. With --init it has
  * the shape of the file, which may be one that others have published, if it uses the target's embedding and LM head and
- * its layers have no window. The parts of DFlash 2, convolutions and a selector, can be added to such a file.
+ * its layers have no window. The parts of DFlash 2, convolutions and a selector, and the heads of DSpark can be added to
+ * such a file.
  *
  * The file is laid out as llama.cpp's converter writes DFlash, with the target's vocabulary. */
 #include "base/hash.h"
 #include "base/math_functions.h"
 #include "draft/feedback.h"
-#include "draft/learned/learned_files.h"
+#include "draft/learned/logit_corrections.h"
 #include "train/dflash_net.h"
 #include "train/methods.h"
 
@@ -27,6 +28,9 @@ typedef struct DflashSettings {
     int32_t conv_taps, conv_group;       /* 0: not given */
     int32_t selector_rank, selector_top; /* 0: not given */
     double selector_weight;
+    MarkovKind markov;   /* MARKOV_NONE: not given */
+    int32_t markov_rank; /* 0: not given */
+    bool has_confidence;
 } DflashSettings;
 
 static DflashSettings settings = {.mask = NOT_GIVEN};
@@ -78,6 +82,20 @@ static const Option option_table[] = {
      OPT_REAL(DflashSettings, selector_weight, 0, 1e6),
      .default_value = "1",
      .help = "weight of the selector's loss relative to that of the logits"},
+    {.key = "markov",
+     OPT_CHOICE(DflashSettings, markov, "vanilla", "gated", "rnn"),
+     .values = (const int32_t[]){MARKOV_VANILLA, MARKOV_GATED, MARKOV_RECURRENT},
+     .default_help = "that of --init; else no Markov head",
+     .help = "DSpark: a Markov head, which adds a bias to the logits of a position that depends on the token before it "
+             "(vanilla), also on the position's state (gated), and also on the earlier tokens of the block (rnn)"},
+    {.key = "markov-rank",
+     OPT_INT(DflashSettings, markov_rank, 1, MARKOV_MAX_RANK),
+     .default_help = "that of --init; else 256",
+     .help = "rank of this bias"},
+    {.key = "confidence",
+     OPT_FLAG(DflashSettings, has_confidence),
+     .help = "DSpark: also train a head that predicts from a position's state and the token before it whether a draft "
+             "is accepted there; drafts are then shorter where that is unlikely. Needs a Markov head"},
     {.key = "anchors",
      OPT_INT(DflashSettings, n_anchors, 1, 1 << 20),
      .default_value = "32",
@@ -103,6 +121,8 @@ static void set_block(int32_t block, bool from_anchor) {
 static int check_parts(fr_error *err) {
     const char *needed = settings.conv_group && !net.conv_taps         ? "--conv-group: pass --conv-taps as well"
                          : settings.selector_top && !net.selector_rank ? "--selector-top: pass --selector-rank as well"
+                         : settings.markov_rank && !net.markov         ? "--markov-rank: pass --markov as well"
+                         : settings.has_confidence && !net.markov      ? "--confidence: pass --markov as well"
                                                                        : NULL;
     if (needed) return error_set(err, FR_ERR_ARGUMENT, "%s, or leave it out", needed);
     if (net.conv_taps && net.C % net.conv_group)
@@ -110,10 +130,14 @@ static int check_parts(fr_error *err) {
                          net.conv_group, net.C);
     if (net.conv_taps > net.block)
         return error_set(err, FR_ERR_ARGUMENT, "--conv-taps=%d: a block has only %d slots", net.conv_taps, net.block);
+    if (net.markov && net.selector_rank)
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "a drafter has either a Markov head or a selector: leave out --markov or --selector-rank");
     return FR_OK;
 }
 
-/* Gives the network the parts of DFlash 2 that the file of --init has, or else those that the options add. */
+/* Gives the network the parts of DFlash 2 and the heads of DSpark that the file of --init has, or else those that the
+ * options add. */
 static int set_parts(fr_error *err) {
     net.adds_conv = keys.conv_taps == 0;
     net.adds_selector = keys.selector_top == 0;
@@ -125,6 +149,12 @@ static int set_parts(fr_error *err) {
     }
     if (net.selector_top > net.V) net.selector_top = net.V;
     net.selector_weight = settings.selector_weight;
+    net.adds_markov = net.markov == MARKOV_NONE;
+    if (net.adds_markov) {
+        net.markov = settings.markov;
+        net.markov_rank = settings.markov_rank ? settings.markov_rank : 256;
+    }
+    if (settings.has_confidence) net.has_confidence = true;
     return check_parts(err);
 }
 
@@ -170,6 +200,7 @@ static int check_form(const DrafterFile *f, const Hparams *h, fr_error *err) {
     if (h->n_embd != net.C) what = "another width than its target";
     if (keys.conv_taps > keys.block) what = "convolutions that are longer than a block";
     if (keys.block > DFLASH_MAX_BLOCK) what = "more than 16 slots in a block";
+    if (keys.selector_top && drafter_file_has(f, DFLASH_MARKOV_BEFORE)) what = "both a Markov head and a selector";
     if (!what) return FR_OK;
     return error_set(err, FR_ERR_UNSUPPORTED, "%s: has %s, which forerun train dflash does not support",
                      gguf_path(f->gguf), what);
@@ -185,20 +216,39 @@ static const char *find_difference(void) {
     if (settings.conv_group && settings.conv_group != net.conv_group) return "conv-group";
     if (settings.selector_rank && settings.selector_rank != net.selector_rank) return "selector-rank";
     if (settings.selector_top && settings.selector_top != net.selector_top) return "selector-top";
+    if (settings.markov && settings.markov != net.markov) return "markov";
+    if (settings.markov_rank && settings.markov_rank != net.markov_rank) return "markov-rank";
     return settings.mask == NOT_GIVEN || settings.mask == net.mask ? NULL : "mask-token";
 }
 
-/* The rank of a selector is that of its tensors. */
+/* Reads the rank of a part, which is that of a tensor; 0 where the file has no such tensor. */
+static int read_rank(const DrafterFile *f, const char *name, int32_t max, int32_t *rank, fr_error *err) {
+    const GgufTensor *t = gguf_find_tensor(f->gguf, name);
+    if (t && (t->dims[0] < 1 || t->dims[0] > max))
+        return error_set(err, FR_ERR_FORMAT, "%s: tensor %s has a rank of %lld, but must have one from 1 to %d",
+                         gguf_path(f->gguf), name, (long long)t->dims[0], max);
+    *rank = t ? (int32_t)t->dims[0] : 0;
+    return FR_OK;
+}
+
 static int read_selector(const DrafterFile *f, fr_error *err) {
-    const GgufTensor *t = gguf_find_tensor(f->gguf, DFLASH_SELECTOR_BEFORE);
-    if ((t != NULL) != (keys.selector_top > 0))
+    net.selector_top = keys.selector_top;
+    if (drafter_file_has(f, DFLASH_SELECTOR_BEFORE) != (keys.selector_top > 0))
         return error_set(err, FR_ERR_FORMAT, "%s: has only one of tensor %s and key %s", gguf_path(f->gguf),
                          DFLASH_SELECTOR_BEFORE, DFLASH DFLASH_KEY_SELECTOR_TOP);
-    if (t && (t->dims[0] < 1 || t->dims[0] > DFLASH_MAX_SELECTOR_RANK))
-        return error_set(err, FR_ERR_FORMAT, "%s: tensor %s has a rank of %lld, but must have one from 1 to %d",
-                         gguf_path(f->gguf), DFLASH_SELECTOR_BEFORE, (long long)t->dims[0], DFLASH_MAX_SELECTOR_RANK);
-    net.selector_rank = t ? (int32_t)t->dims[0] : 0;
-    net.selector_top = keys.selector_top;
+    return read_rank(f, DFLASH_SELECTOR_BEFORE, DFLASH_MAX_SELECTOR_RANK, &net.selector_rank, err);
+}
+
+/* The tensors of a file say which Markov head it has, and whether it has a confidence head. */
+static int read_markov(const DrafterFile *f, fr_error *err) {
+    const GgufTensor *confidence = gguf_find_tensor(f->gguf, DFLASH_CONFIDENCE ".weight");
+    int status = read_rank(f, DFLASH_MARKOV_BEFORE, MARKOV_MAX_RANK, &net.markov_rank, err);
+    if (status || net.markov_rank == 0) return status;
+    net.markov = drafter_file_has(f, DFLASH_MARKOV_JOINT ".weight")  ? MARKOV_RECURRENT
+                 : drafter_file_has(f, DFLASH_MARKOV_GATE ".weight") ? MARKOV_GATED
+                                                                     : MARKOV_VANILLA;
+    net.has_confidence = confidence != NULL;
+    net.confidence_is_vector = confidence && confidence->n_dims == 1;
     return FR_OK;
 }
 
@@ -218,11 +268,10 @@ static int plan_init(const TrainArgs *a, const FrozenTarget *target, fr_error *e
         net.is_causal = keys.is_causal;
         net.has_head_norms = drafter_file_has(&f, q_norm);
         status = read_selector(&f, err);
+        if (!status) status = read_markov(&f, err);
         if (!status) status = set_parts(err);
     }
-    if (!status) {
-        status = init_file_check(&f, &dflash_net_class, &net, err);
-    }
+    if (!status) status = init_file_check(&f, &dflash_net_class, &net, err);
     drafter_file_close(&f);
     const char *other = status ? NULL : find_difference();
     if (!other) return status;
@@ -231,8 +280,9 @@ static int plan_init(const TrainArgs *a, const FrozenTarget *target, fr_error *e
                      other);
 }
 
-/* Appends the parts of DFlash 2 to the words of LoopOptions.method. */
+/* Appends the parts of DFlash 2 and the heads of DSpark to the words of LoopOptions.method. */
 static void add_parts(char *signature, size_t n_signature) {
+    static const char *const kinds[] = {"", "vanilla", "gated", "rnn"};
     size_t n = strlen(signature);
     if (net.conv_taps)
         snprintf(signature + n, n_signature - n, " conv-taps=%d conv-group=%d", net.conv_taps, net.conv_group);
@@ -240,6 +290,10 @@ static void add_parts(char *signature, size_t n_signature) {
     if (net.selector_rank)
         snprintf(signature + n, n_signature - n, " selector-rank=%d selector-top=%d selector-loss-weight=%.17g",
                  net.selector_rank, net.selector_top, net.selector_weight);
+    n = strlen(signature);
+    if (net.markov)
+        snprintf(signature + n, n_signature - n, " markov=%s markov-rank=%d%s", kinds[net.markov], net.markov_rank,
+                 net.has_confidence ? " confidence=on" : "");
 }
 
 static int open_dflash(Trainer **out, const TrainArgs *a, const Gguf *source, char *signature, size_t n_signature,
@@ -283,9 +337,9 @@ const TrainMethod train_dflash = {
              "states after several layers, and predict the next tokens in one forward.",
     .notes =
         "Best trained on the target's own answers (forerun distill-data). --init also takes a published drafter, as a "
-        "GGUF file of llama.cpp or after forerun import-drafter dflash, if it has neither windows nor a vocabulary, an "
-        "LM head or a Markov head of its own. --conv-taps and --selector-rank make the parts of DFlash 2, also for a "
-        "drafter of --init that has none: they change nothing at first. The file is in llama.cpp's layout.",
+        "GGUF file of llama.cpp or after forerun import-drafter dflash, if it has neither windows nor a vocabulary or "
+        "an LM head of its own. --conv-taps and --selector-rank make the parts of DFlash 2, --markov and --confidence "
+        "the heads of DSpark, also for a drafter of --init that has none. The file is in llama.cpp's layout.",
     .examples = "  forerun train dflash -m target.gguf --data answers.jsonl -o dflash.gguf\n"
                 "  forerun run -m target.gguf -p \"Once upon a time\" --draft dflash:file=dflash.gguf\n",
     .sets = (const OptionSet[]){{train_drafter_options, &settings.drafter},

@@ -23,7 +23,8 @@
  * unroll_attention_forward takes the own keys of its rows.
  *
  * DFlash 2 adds a convolution over the slots around both parts of each layer (dflash_conv.c) and a selector among the
- * best tokens of a position, with a loss of its own (dflash_selector.c).
+ * best tokens of a position, with a loss of its own (dflash_selector.c). DSpark adds a bias to the logits that depends
+ * on the token before, and an estimate of whether a token is accepted (dflash_markov.c).
  *
  * Initial values: fc passes the last stream through, each layer is the target's last one, and the norm before W is the
  * target's. Wo and Wdown are not zeros, as they are in other methods: the slots have nothing but a token's embedding
@@ -46,10 +47,12 @@ static int32_t slot_of_step(const DflashNet *n, int32_t step) { return n->from_a
 /* Returns the number of the first tensor of the selector. */
 static int32_t first_of_selector(const DflashNet *n) { return N_AROUND + n->n_layer * dflash_n_of_layer(n); }
 
-static int32_t n_tensors(const void *net) {
-    const DflashNet *n = net;
+/* Returns the number of the first tensor of DSpark's heads. */
+static int32_t first_of_markov(const DflashNet *n) {
     return first_of_selector(n) + (n->selector_rank ? SELECTOR_TENSORS : 0);
 }
+
+static int32_t n_tensors(const void *net) { return first_of_markov(net) + dflash_markov_n_tensors(net); }
 
 static NetTensor tensor_around(const DflashNet *n, int32_t i) {
     NetTensor t = {.n = n->C, .start = NET_ONES};
@@ -63,6 +66,7 @@ static NetTensor tensor_around(const DflashNet *n, int32_t i) {
 static NetTensor tensor(const void *net, int32_t i) {
     const DflashNet *n = net;
     if (i < N_AROUND) return tensor_around(n, i);
+    if (i >= first_of_markov(n)) return dflash_markov_tensor(n, i - first_of_markov(n));
     if (i >= first_of_selector(n)) return dflash_selector_tensor(n, i - first_of_selector(n));
     return dflash_tensor_of_layer(n, (i - N_AROUND) / dflash_n_of_layer(n), (i - N_AROUND) % dflash_n_of_layer(n));
 }
@@ -110,6 +114,7 @@ static void acts_close(void *acts) {
     if (!a) return;
     head_loss_close(&a->loss);
     dflash_selector_close(&a->selector);
+    dflash_markov_close(&a->markov);
     arena_free(&a->arena);
     mem_free(a);
 }
@@ -123,6 +128,7 @@ static void *acts_open(const void *net, int32_t max_length, fr_error *err) {
     }
     int status = head_loss_open(&a->loss, &n->loss, n->C, n->V, err);
     if (!status) status = dflash_selector_open(&a->selector, n, err);
+    if (!status) status = dflash_markov_open(&a->markov, n, max_length, err);
     if (!status) status = dflash_layers_open(a, n, max_length, err);
     if (!status) return a;
     acts_close(a);
@@ -170,20 +176,29 @@ static int32_t next_predictions(const DflashNet *n, const DflashActs *a, const T
     return n_found;
 }
 
-/* Computes the loss of the current positions of a->loss, whose slots are a->rows. dx: their gradient; NULL: none. */
-static void learn_rows(const DflashNet *n, real *const *w, real *const *dw, DflashActs *a, const TrainSequence *seq,
-                       int32_t step, real *dx, double weight, TrainSums *sums) {
+/* Computes the loss of the current positions of a->loss, whose slots are a->rows, with a selector. dx: their gradient;
+ * NULL: none. */
+static void learn_selection(const DflashNet *n, real *const *w, real *const *dw, DflashActs *a,
+                            const TrainSequence *seq, int32_t step, real *dx, double weight, TrainSums *sums) {
     HeadLoss *h = &a->loss;
-    if (n->selector_rank == 0) {
-        head_loss_rows(h, seq, step, a->rows, n->C, seq->head, NULL, dx, NULL, NULL, weight, sums);
-        return;
-    }
     real *const *selector = w + first_of_selector(n), *const *dselector = dw ? dw + first_of_selector(n) : NULL;
     head_loss_logits(h, step, a->rows, n->C, seq->head, NULL, sums);
     dflash_selector_forward(&a->selector, n, selector, h, seq, step, a->rows, sums);
     head_loss_tokens(h, seq, step, dx != NULL, weight, sums);
     dflash_selector_learn(&a->selector, n, selector, dselector, h, seq, step, a->rows, dx, weight, sums);
     if (dx) head_loss_back(h, step, a->rows, n->C, seq->head, dx, NULL, NULL);
+}
+
+/* The same with the heads of DSpark, or without any part of its own. at: the rows of the slots. */
+static void learn_rows(const DflashNet *n, real *const *w, real *const *dw, DflashActs *a, const TrainSequence *seq,
+                       int32_t step, const int64_t *at, real *dx, double weight, TrainSums *sums) {
+    HeadLoss *h = &a->loss;
+    DflashMarkov *m = &a->markov;
+    real *const *markov = w + first_of_markov(n), *const *dmarkov = dw ? dw + first_of_markov(n) : NULL;
+    const real *bias = n->markov ? dflash_markov_bias(m, n, markov, at, h->n) : NULL;
+    head_loss_rows(h, seq, step, a->rows, n->C, seq->head, bias, dx, NULL, NULL, weight, sums);
+    if (n->markov && dw) dflash_markov_bias_back(m, n, markov, dmarkov, h, at);
+    if (n->has_confidence) dflash_confidence_learn(m, n, markov, dmarkov, h, step, a->rows, at, weight, sums);
 }
 
 /* Computes the loss of all predictions of a step, and unless dw is NULL a->dout. */
@@ -196,7 +211,9 @@ static void learn_predictions(const DflashNet *n, real *const *w, real *const *d
         head_loss_at(&a->loss, seq, positions, count);
         for (int32_t i = 0; i < count; i++) memcpy(a->rows + i * n->C, a->out + at[i] * n->C, row_bytes);
         memset(a->drows, 0, (size_t)count * row_bytes);
-        learn_rows(n, w, dw, a, seq, step, dw ? a->drows : NULL, weight, sums);
+        real *dx = dw ? a->drows : NULL;
+        if (n->selector_rank) learn_selection(n, w, dw, a, seq, step, dx, weight, sums);
+        else learn_rows(n, w, dw, a, seq, step, at, dx, weight, sums);
         for (int32_t i = 0; dw && i < count; i++) memcpy(a->dout + at[i] * n->C, a->drows + i * n->C, row_bytes);
     }
 }
@@ -222,10 +239,13 @@ static void learn(const void *net, real *const *w, real *const *dw, void *acts, 
     if (n_candidates == 0) return;
     double ratio = (double)n_candidates / a->n_anchors;
     dflash_layers_forward(n, w, a, seq);
+    if (n->markov) dflash_markov_forward(&a->markov, n, w + first_of_markov(n), seq, a->anchors, a->n_anchors, a->out);
     if (dw) memset(a->dout, 0, (size_t)(a->n_anchors * n->block * n->C) * sizeof *a->dout);
     for (int32_t step = 1; step <= n->loss.n_steps; step++)
         learn_predictions(n, w, dw, a, seq, step, ratio * weight, &drawn);
     add_sums(&drawn, ratio, seq, sums);
+    if (dw && n->markov)
+        dflash_markov_backward(&a->markov, n, w + first_of_markov(n), dw + first_of_markov(n), a->n_anchors, a->dout);
     if (dw) dflash_layers_backward(n, w, dw, a, seq);
 }
 

@@ -1,5 +1,5 @@
-/* dflash_net.h - the network of `dflash` (dflash_net.c) and its parts: the layers, the convolutions in them, and the
- * selector among the best tokens. */
+/* dflash_net.h - the network of `dflash` (dflash_net.c) and its parts: the layers, the convolutions in them, the
+ * selector among the best tokens, and the heads of DSpark. */
 #ifndef TRAIN_DFLASH_NET_H
 #define TRAIN_DFLASH_NET_H
 
@@ -7,6 +7,10 @@
 
 /* DFlash's layers. */
 enum { DFLASH_MAX_BLOCK = 16 };
+
+/* What the bias that a Markov head adds to the logits of a position depends on: the token before; also the hidden
+ * state; also the tokens before that one in the block. */
+typedef enum MarkovKind { MARKOV_NONE, MARKOV_VANILLA, MARKOV_GATED, MARKOV_RECURRENT } MarkovKind;
 
 typedef struct DflashNet {
     int32_t C, V; /* the target's */
@@ -18,9 +22,13 @@ typedef struct DflashNet {
     bool has_head_norms;           /* queries and keys have norms */
     bool qk_start_anew;            /* as in UnrollShape */
     int32_t conv_taps, conv_group; /* of BlockConv around both parts of each layer; taps 0: none */
-    int32_t selector_rank, selector_top; /* of the selector, which has at most V candidates; rank 0: none */
-    double selector_weight;              /* of its loss beside that of the logits */
-    bool adds_conv, adds_selector;       /* a file to go on from has no such parts */
+    int32_t selector_rank, selector_top;        /* of the selector, which has at most V candidates; rank 0: none */
+    double selector_weight;                     /* of its loss beside that of the logits */
+    MarkovKind markov;                          /* MARKOV_NONE where there is a selector */
+    int32_t markov_rank;                        /* of the Markov head */
+    bool has_confidence;                        /* a confidence head, which needs a Markov head */
+    bool confidence_is_vector;                  /* in the file; else a matrix of one row */
+    bool adds_conv, adds_selector, adds_markov; /* a file to go on from has no such parts */
     float rms_eps, embedding_scale;
     const Rope *rope;      /* rotates halves; borrowed */
     HeadLossOptions loss;  /* its n_steps: the predictions of a block; no loss of hidden states */
@@ -70,7 +78,7 @@ void dflash_conv_inputs_back(const DflashNet *n, real *const *w, real *const *dw
 
 /* ---- the layers (dflash_layers.c) ----------------------------------------------------------------------------- */
 
-/* The tensors around the layers, then those of each layer, then those of the selector. */
+/* The tensors around the layers, then those of each layer, then those of the selector or of DSpark's heads. */
 enum { AROUND_FC, AROUND_CONTEXT_NORM, AROUND_OUTPUT_NORM, N_AROUND };
 int32_t dflash_n_of_layer(const DflashNet *n);
 NetTensor dflash_tensor_of_layer(const DflashNet *n, int32_t layer, int32_t i);
@@ -123,11 +131,54 @@ void dflash_selector_learn(DflashSelector *s, const DflashNet *n, real *const *w
                            const TrainSequence *seq, int32_t step, const real *x, real *dx, double weight,
                            TrainSums *sums);
 
+/* ---- the heads of DSpark (dflash_markov.c) --------------------------------------------------------------------- */
+
+/* The tensors of the Markov head, and then those of the confidence head; none without a Markov head. */
+enum { CONFIDENCE_WEIGHTS, CONFIDENCE_OFFSET, CONFIDENCE_TENSORS };
+int32_t dflash_markov_n_tensors(const DflashNet *n);
+NetTensor dflash_markov_tensor(const DflashNet *n, int32_t i);
+
+/* The activations of a sequence. N anchors, R rows of slots, rank r; I and O: what the gate or the recurrence of a row
+ * reads and gives, 0 of a vanilla head. */
+typedef struct DflashMarkov {
+    Arena arena;
+    int32_t *tokens;                       /* [R] the token before each position */
+    real *before, *in, *gates;             /* [R][r] their vectors, [R][I], [R][O] */
+    real *vector, *dvector;                /* [R][r] what is multiplied by the output matrix */
+    real *dbefore, *din, *dgates, *dstate; /* [N][r], [N][I], [N][O], [N][r], of the rows of one slot */
+    real *x, *dx, *bias;                   /* [HEAD_LOSS_ROWS][r] twice, [HEAD_LOSS_ROWS][V] */
+    real *rejected;                        /* [HEAD_LOSS_ROWS] probability that a token of the drafter is rejected */
+} DflashMarkov;
+
+/* For sequences of T tokens. Without a Markov head nothing is allocated. */
+int dflash_markov_open(DflashMarkov *m, const DflashNet *n, int64_t T, fr_error *err);
+void dflash_markov_close(DflashMarkov *m); /* a zeroed one is fine */
+
+/* Computes m->vector of all slots that predict, from the outputs of the layers [R][C], and sets m->dvector to zero. w:
+ * the tensors above. */
+void dflash_markov_forward(DflashMarkov *m, const DflashNet *n, real *const *w, const TrainSequence *seq,
+                           const int32_t *anchors, int32_t n_anchors, const real *hidden);
+/* From m->dvector, after the loss: adds to dw and to dhidden [R][C]. */
+void dflash_markov_backward(DflashMarkov *m, const DflashNet *n, real *const *w, real *const *dw, int32_t n_anchors,
+                            real *dhidden);
+
+/* Returns the bias [count][V] on the logits of slots whose rows are at[i]; and backward from h->dlogits of these slots,
+ * which are the current positions of h: sets m->dvector there and adds to dw. */
+const real *dflash_markov_bias(DflashMarkov *m, const DflashNet *n, real *const *w, const int64_t *at, int32_t count);
+void dflash_markov_bias_back(DflashMarkov *m, const DflashNet *n, real *const *w, real *const *dw, const HeadLoss *h,
+                             const int64_t *at);
+
+/* After head_loss_rows of a step: adds the loss of the confidence head, with the step's share, to the sums and, unless
+ * dw is NULL, `weight` times its gradient to dw. x: [n][C] the outputs of the layers in the rows at[i]. */
+void dflash_confidence_learn(DflashMarkov *m, const DflashNet *n, real *const *w, real *const *dw, const HeadLoss *h,
+                             int32_t step, const real *x, const int64_t *at, double weight, TrainSums *sums);
+
 /* ---- activations ------------------------------------------------------------------------------------------------ */
 
 typedef struct DflashActs {
     HeadLoss loss;
     DflashSelector selector;
+    DflashMarkov markov;
     Arena arena;
     int32_t n_ctx, n_anchors;              /* of the sequence */
     int32_t *anchors;                      /* [n_anchors] ascending */

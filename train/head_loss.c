@@ -168,6 +168,10 @@ void head_loss_tokens(HeadLoss *h, const TrainSequence *seq, int32_t step, bool 
         for (int32_t i = 0; i < n; i++) h->loss[i] += h->log_dist[i + skipped];
     }
     add_losses(h, step, n, o->token_weight, sums);
+    if (o->tv_weight > 0) {
+        total_variation_forward(h->loss, h->logits, dist, n, h->D);
+        add_losses(h, step, n, o->tv_weight, sums);
+    }
     if (!wants_gradient) return;
     memset(h->dlogits, 0, (size_t)(n * h->D) * sizeof(real));
     set_dloss(h, step, n, o->token_weight, weight);
@@ -175,6 +179,10 @@ void head_loss_tokens(HeadLoss *h, const TrainSequence *seq, int32_t step, bool 
         if (label_of(h, seq, i + skipped) < 0) h->dloss[i] = 0;
     if (o->hard_labels) cross_entropy_backward(h->dlogits, h->dloss, h->logits, next, n, h->D);
     else soft_cross_entropy_backward(h->dlogits, h->dloss, h->logits, dist, n, h->D);
+    if (o->tv_weight > 0) {
+        set_dloss(h, step, n, o->tv_weight, weight);
+        total_variation_backward(h->dlogits, h->dloss, h->logits, dist, n, h->D);
+    }
 }
 
 static bool has_regression(const HeadLossOptions *o, int32_t step) {

@@ -260,6 +260,11 @@ const Option train_drafter_options[] = {
      OPT_REAL(DrafterSettings, loss.token_weight, 0, 1e6),
      .default_value = "1",
      .help = "weight of the loss of the tokens"},
+    {.key = "tv-loss-weight",
+     OPT_REAL(DrafterSettings, loss.tv_weight, 0, 1e6),
+     .default_value = "0",
+     .help = "weight of a further loss: the total variation distance between the distributions of target and drafter, "
+             "which is the probability that a token drawn by the drafter is rejected"},
     {.key = "type",
      OPT_CHOICE(DrafterSettings, type, "f16", "f32", "q8_0"),
      .values = (const int32_t[]){TYPE_F16, TYPE_F32, TYPE_Q8_0},
@@ -303,7 +308,8 @@ static int check_step_weights(DrafterSettings *s, fr_error *err) {
 }
 
 int train_drafter_check(DrafterSettings *s, fr_error *err) {
-    if (s->loss.token_weight > 0 || s->loss.hidden_weight > 0) return check_step_weights(s, err);
+    if (s->loss.token_weight > 0 || s->loss.tv_weight > 0 || s->loss.hidden_weight > 0)
+        return check_step_weights(s, err);
     return error_set(err, FR_ERR_ARGUMENT,
                      "all weights of the loss are 0, so there is nothing to learn: pass --token-loss-weight=1");
 }
@@ -322,6 +328,7 @@ static void write_signature(const DrafterSettings *s, uint64_t target, char *sig
            " target=%016llx steps-ahead=%d labels=%s token-loss-weight=%.17g hidden-loss-weight=%.17g",
            (unsigned long long)target, s->loss.n_steps, s->loss.hard_labels ? "hard" : "soft", s->loss.token_weight,
            s->loss.hidden_weight);
+    if (s->loss.tv_weight > 0) append(signature, n_signature, " tv-loss-weight=%.17g", s->loss.tv_weight);
     if (s->loss.n_hidden_steps) append(signature, n_signature, " hidden-steps=%d", s->loss.n_hidden_steps);
     if (s->n_head_tokens) append(signature, n_signature, " head-tokens=%d", s->n_head_tokens);
     if (s->noise > 0) append(signature, n_signature, " noise=%.17g", s->noise);

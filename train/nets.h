@@ -14,9 +14,10 @@
 
 /* The loss of a row at position p, which predicts token p + 1, with q = softmax(w row + info):
  *     token_weight * KL(target's distribution || q)  or, with hard labels,  token_weight * -log q(x_{p+1}),
+ *     + tv_weight * the total variation distance between the target's distribution and q
  *     + hidden_weight * regression(row, h_p) */
 typedef struct HeadLossOptions {
-    double token_weight, hidden_weight; /* 0: without that part */
+    double token_weight, tv_weight, hidden_weight; /* 0: without that part */
     bool hard_labels;
     Regression regression;
     int32_t n_steps;            /* the loss of a sequence is the mean over its steps; at most TRAIN_MAX_STEPS */

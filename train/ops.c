@@ -79,27 +79,25 @@ void regression_backward(Regression kind, real *dy, const real *dloss, const rea
  *     dup      = dh silu(gate)
  */
 
-static inline real sigmoid(real x) { return 1 / (1 + real_exp(-x)); }
-
 REAL_CLONES void silu_forward(real *y, const real *x, int64_t n) {
-    for (int64_t i = 0; i < n; i++) y[i] = x[i] * sigmoid(x[i]);
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] * real_sigmoid(x[i]);
 }
 
 REAL_CLONES void silu_backward(real *dx, const real *dy, const real *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
-        real s = sigmoid(x[i]);
+        real s = real_sigmoid(x[i]);
         dx[i] += dy[i] * s * (1 + x[i] * (1 - s));
     }
 }
 
 REAL_CLONES void swiglu_forward(real *restrict h, const real *gate, const real *up, int64_t n) {
-    for (int64_t i = 0; i < n; i++) h[i] = gate[i] * sigmoid(gate[i]) * up[i];
+    for (int64_t i = 0; i < n; i++) h[i] = gate[i] * real_sigmoid(gate[i]) * up[i];
 }
 
 REAL_CLONES void swiglu_backward(real *restrict dgate, real *restrict dup, const real *dh, const real *gate,
                                  const real *up, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
-        real s = sigmoid(gate[i]);
+        real s = real_sigmoid(gate[i]);
         dup[i] += dh[i] * gate[i] * s;
         dgate[i] += dh[i] * up[i] * s * (1 + gate[i] * (1 - s));
     }
@@ -227,6 +225,36 @@ REAL_CLONES void soft_cross_entropy_backward(real *dlogits, const real *dloss, c
         real sum = real_sum(dist, n);
         for (int64_t i = 0; i < n; i++) dlogits[i] += dloss[t] * (sum * probs[i] - dist[i]);
     }
+}
+
+/* With the set S of all i for which probs_i < dist_i, and d sum_{i in S} probs_i / dlogits_j = probs_j ([j in S] - the
+ * sum of probs_i over S):
+ *
+ *     dlogits_j = dloss probs_j (the sum of probs_i over S - [j in S]) */
+
+REAL_CLONES void total_variation_forward(real *loss, const real *probs, const real *dist, int64_t n_rows, int64_t n) {
+    for (int64_t t = 0; t < n_rows; t++, probs += n, dist += n) {
+        real lane[REAL_LANES] = {0};
+        int64_t i = 0;
+        for (; i + REAL_LANES <= n; i += REAL_LANES)
+            for (int k = 0; k < REAL_LANES; k++) lane[k] += probs[i + k] < dist[i + k] ? probs[i + k] : dist[i + k];
+        for (; i < n; i++) lane[i % REAL_LANES] += probs[i] < dist[i] ? probs[i] : dist[i];
+        loss[t] = 1 - real_fold(lane);
+    }
+}
+
+REAL_CLONES void total_variation_backward(real *dlogits, const real *dloss, const real *probs, const real *dist,
+                                          int64_t n_rows, int64_t n) {
+    for (int64_t t = 0; t < n_rows; t++, dlogits += n, probs += n, dist += n) {
+        real below = 0;
+        for (int64_t i = 0; i < n; i++) below += probs[i] < dist[i] ? probs[i] : 0;
+        for (int64_t i = 0; i < n; i++) dlogits[i] += dloss[t] * probs[i] * (below - (probs[i] < dist[i] ? 1 : 0));
+    }
+}
+
+double logistic_loss(double z, double y, double *dz) {
+    *dz = 1 / (1 + math_exp(-z)) - y;
+    return (z > 0 ? z : 0) + math_log1p(math_exp(-fabs(z))) - y * z;
 }
 
 /* The blocks of Medusa's, Hydra's and ReDrafter's heads (residual_forward), one after the other. Every

@@ -130,6 +130,8 @@ REAL_INLINE real real_softmax(real *p, const real *x, int64_t n) {
     return max + (real)math_log((double)sum);
 }
 
+REAL_INLINE real real_sigmoid(real x) { return 1 / (1 + real_exp(-x)); }
+
 /* ---- operations -------------------------------------------------------------------------------------- */
 
 /* x: [n_rows][n]; table: [n_vocab][n]; tokens: [n_rows], each below n_vocab */
@@ -231,6 +233,15 @@ void soft_cross_entropy_forward(real *loss, real *probs, const real *logits, con
                                 int64_t n);
 void soft_cross_entropy_backward(real *dlogits, const real *dloss, const real *probs, const real *dist, int64_t n_rows,
                                  int64_t n);
+
+/* loss = 1 - sum_i min(dist_i, probs_i): the total variation distance between two distributions */
+void total_variation_forward(real *loss, const real *probs, const real *dist, int64_t n_rows, int64_t n);
+/* dlogits: with probs = softmax(logits) */
+void total_variation_backward(real *dlogits, const real *dloss, const real *probs, const real *dist, int64_t n_rows,
+                              int64_t n);
+
+/* Returns the loss log(1 + exp(z)) - y z of the estimate sigmoid(z) of a probability y; *dz becomes its derivative. */
+double logistic_loss(double z, double y, double *dz);
 
 /* Causal attention with grouped queries over one sequence, and its derivatives. */
 

@@ -43,14 +43,14 @@ static void confidence_head_learn(const ConfidenceShape *s, const HeadLoss *h, i
     for (int32_t i = head_loss_skipped(h, step); i < h->n; i++) {
         const real *row = f + (h->positions[i] - step) * (int64_t)s->C;
         double z = (double)(real_dot(w, row, s->C) + scalars[CONFIDENCE_BIAS] +
-                            (1 + scalars[CONFIDENCE_SLOPE]) * h->margin[i]);
-        double loss = (z > 0 ? z : 0) + math_log1p(math_exp(-fabs(z))) - (h->is_right[i] ? z : 0);
-        sums->loss += share * loss;
+                            (1 + scalars[CONFIDENCE_SLOPE]) * h->margin[i]),
+               dz;
+        sums->loss += share * logistic_loss(z, h->is_right[i], &dz);
         if (!dw) continue;
-        real dz = (real)(weight * share * (1 / (1 + math_exp(-z)) - h->is_right[i]));
-        for (int32_t k = 0; k < s->C; k++) dw[k] += dz * row[k];
-        dw[s->C + CONFIDENCE_BIAS] += dz;
-        dw[s->C + CONFIDENCE_SLOPE] += dz * h->margin[i];
+        real d = (real)(weight * share * dz);
+        for (int32_t k = 0; k < s->C; k++) dw[k] += d * row[k];
+        dw[s->C + CONFIDENCE_BIAS] += d;
+        dw[s->C + CONFIDENCE_SLOPE] += d * h->margin[i];
     }
 }
 

@@ -192,9 +192,35 @@ static void dflash_resumes_exactly_and_drafts(void **state) {
                1, "cannot be continued with these options: its --selector-rank is another");
 }
 
+/* The same with the heads of DSpark, which are those of the file when training goes on. */
+static void dspark_resumes_exactly_and_drafts(void **state) {
+    (void)state;
+    const char *command = DFLASH "--depth 1 --block 4 --anchors 3 --markov rnn --markov-rank 5 --confidence "
+                                 "--checkpoint-every 4",
+               *next = "train dflash -m " VOCAB " --data " DATA " --valid 0 --length 16 --force -o " DIR
+                       "/other.gguf --steps 1 --init " OUT " 2>&1 ";
+    char line[512];
+    cli_expect(command, 0, " tokens/s");
+    train_rig_shell("mv " OUT " " DIR "/whole.gguf");
+    assert_true(train_rig_run_with_kills(DIR, command, OUT ".checkpoint", "--resume") > 0);
+    train_rig_shell("cmp " OUT " " DIR "/whole.gguf");
+    cli_expect("inspect --tensors " OUT, 0, "markov_joint.weight");
+    cli_expect("compare -m " VOCAB " -p 'the cat' -n 8 --ctx 16 --draft dflash:file=" OUT, 0, "");
+    cli_expect(next, 0, " tokens/s");
+    cli_expect("inspect --tensors " DIR "/other.gguf", 0, "conf_proj.weight");
+    static const char *const options[][2] = {{"--markov gated", "its --markov is another"},
+                                             {"--markov-rank 4", "its --markov-rank is another"},
+                                             {"--selector-rank 4", "either a Markov head or a selector"}};
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        snprintf(line, sizeof line, "%s%s", next, options[i][0]);
+        cli_expect(line, i < 2 ? 1 : 2, options[i][1]);
+    }
+}
+
 #define PUBLISHED "tests/fuzz/corpus/drafter_file/" /* files after a byte */
 
-/* A file as others publish it keeps its shape, and can get the parts of DFlash 2. One with a Markov head is refused. */
+/* A file as others publish it keeps its shape and its parts, and can get those of DFlash 2 or the heads of DSpark. One
+ * with an unknown tensor is refused. */
 static void dflash_goes_on_from_a_published_file(void **state) {
     (void)state;
     const char *const train = "train dflash -m tests/fuzz/target.gguf --data " DATA
@@ -207,11 +233,18 @@ static void dflash_goes_on_from_a_published_file(void **state) {
     snprintf(with_parts, sizeof with_parts, "%s --selector-rank 3 --conv-taps 2 --conv-group 4", train);
     cli_expect(with_parts, 0, " tokens/s");
     cli_expect("inspect --tensors " OUT, 0, "blk.0.ffn_conv_base");
+    snprintf(with_parts, sizeof with_parts, "%s --markov gated --markov-rank 3 --confidence", train);
+    cli_expect(with_parts, 0, " tokens/s");
+    cli_expect("inspect --tensors " OUT, 0, "markov_gate.weight");
     train_rig_shell("tail -c +2 " PUBLISHED "dflash-2 > " DIR "/init.gguf");
     cli_expect(train, 0, " tokens/s");
     cli_expect("compare -m tests/fuzz/target.gguf -p 'the cat' -n 8 --ctx 16 --draft dflash:file=" OUT, 0, "");
     train_rig_shell("tail -c +2 " PUBLISHED "dflash-markov > " DIR "/init.gguf");
-    cli_expect(train, 1, "holds the tensor markov_w1.weight, which these options do not train");
+    cli_expect(train, 0, " tokens/s");
+    cli_expect("inspect --tensors " OUT, 0, "conf_proj.bias");
+    cli_expect("compare -m tests/fuzz/target.gguf -p 'the cat' -n 8 --ctx 16 --draft dflash:file=" OUT, 0, "");
+    train_rig_shell("LC_ALL=C sed -i s/markov_gate.weight/markov_goat.weight/ " DIR "/init.gguf");
+    cli_expect(train, 1, "holds the tensor markov_goat.weight, which these options do not train");
 }
 
 #define MTP \
@@ -454,6 +487,13 @@ static void it_refuses_with_a_reason(void **state) {
          "a block has only 4 slots"},
         {"train dflash -m " VOCAB " --data " DATA " -o " OUT " --conv-group 4", 2, "pass --conv-taps as well"},
         {"train dflash -m " VOCAB " --data " DATA " -o " OUT " --selector-top 4", 2, "pass --selector-rank as well"},
+        {"train dflash -m " VOCAB " --data " DATA " -o " OUT " --markov lstm", 2, "must be vanilla, gated or rnn"},
+        {"train dflash -m " VOCAB " --data " DATA " -o " OUT " --markov gated --markov-rank 0", 2,
+         "'--markov-rank=0' must be an integer from 1 to 4096"},
+        {"train dflash -m " VOCAB " --data " DATA " -o " OUT " --markov-rank 4", 2, "pass --markov as well"},
+        {"train dflash -m " VOCAB " --data " DATA " -o " OUT " --confidence", 2, "pass --markov as well"},
+        {"train dflash -m " VOCAB " --data " DATA " -o " OUT " --markov rnn --selector-rank 4", 2,
+         "leave out --markov or --selector-rank"},
         {"train eagle3 -m " VOCAB " --data " DATA " -o " OUT " --hot-tokens 300", 2,
          "--hot-tokens=300 must be less than the 300 tokens"},
         {"train eagle3 -m " VOCAB " --data " DATA " -o " OUT " --hot-tokens 30 --lm-head target", 2, "has no effect"},
@@ -536,6 +576,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(eagle3_resumes_exactly_and_drafts),
         cmocka_unit_test(a_published_file_notes_a_quantised_target),
         cmocka_unit_test(dflash_resumes_exactly_and_drafts),
+        cmocka_unit_test(dspark_resumes_exactly_and_drafts),
         cmocka_unit_test(dflash_goes_on_from_a_published_file),
         cmocka_unit_test(mtp_resumes_exactly_and_drafts),
         cmocka_unit_test(noise_resumes_exactly),

@@ -75,6 +75,7 @@
 #define NET dflash
 #include "train/dflash_conv.c"
 #include "train/dflash_selector.c"
+#include "train/dflash_markov.c"
 #include "train/dflash_layers.c"
 #include "train/dflash_net.c"
 #undef NET

@@ -159,19 +159,19 @@ void net_check_noise(const NetCase *c) {
     close_rig(&r);
 }
 
-void net_check_addition(const NetCase *c, const NetCase *without) {
+void net_check_addition(const NetCase *c, const NetCase *without, int32_t n_added) {
     Rig r, other;
     open_rig(&r, c, 40, 0.7);
     open_rig(&other, without, 40, 0.7);
-    assert_int_equal(other.n_tensors, r.n_tensors - 1);
+    assert_int_equal(other.n_tensors, r.n_tensors - n_added);
     double loss_without = learn(&other).loss;
     assert_true(learn(&r).loss > loss_without);
     for (int32_t i = 0; i < other.n_tensors; i++)
         assert_memory_equal(r.dw[i], other.dw[i], (size_t)net_tensor_count(&r.tensors[i]) * sizeof *r.dw[i]);
-    GradientVar var = {r.tensors[r.n_tensors - 1].name, r.w[r.n_tensors - 1], r.dw[r.n_tensors - 1],
-                       net_tensor_count(&r.tensors[r.n_tensors - 1])};
-    double error = gradient_error(&var, loss, &r, 100);
-    if (!(error < 1e-6)) fail_msg("%s: %s is wrong by %g", c->what, var.name, error);
+    for (int32_t i = other.n_tensors; i < r.n_tensors; i++) {
+        double error = error_of(&r, i, 100);
+        if (!(error < 1e-6)) fail_msg("%s: %s is wrong by %g", c->what, r.tensors[i].name, error);
+    }
     close_rig(&r), close_rig(&other);
 }
 

@@ -22,9 +22,9 @@ void net_check_wrong_signs(const NetCase *c);
 /* Checks that positions outside the loss mask change neither the gradient nor the sums. */
 void net_check_mask(const NetCase *c);
 
-/* For a network that ends with a tensor whose loss has no gradient to the others: compares that tensor with finite
- * differences, and checks that all other gradients equal those of `without`, the same network without it. */
-void net_check_addition(const NetCase *c, const NetCase *without);
+/* For a network that ends with n_added tensors whose loss has no gradient to the others: compares these tensors with
+ * finite differences, and checks that all other gradients equal those of `without`, the same network without them. */
+void net_check_addition(const NetCase *c, const NetCase *without, int32_t n_added);
 
 /* For a layer that reads noise: checks that the noise changes its inputs, but neither the positions nor the targets of
  * the loss. */

@@ -18,10 +18,13 @@
 #define cross_entropy_backward small_cross_entropy_backward
 #define soft_cross_entropy_forward small_soft_cross_entropy_forward
 #define soft_cross_entropy_backward small_soft_cross_entropy_backward
+#define total_variation_forward small_total_variation_forward
+#define total_variation_backward small_total_variation_backward
 #define embedding_backward small_embedding_backward
 #define embedding_forward small_embedding_forward
 #define linear_backward small_linear_backward
 #define linear_forward small_linear_forward
+#define logistic_loss small_logistic_loss
 #define regression_backward small_regression_backward
 #define regression_forward small_regression_forward
 #define residual_backward small_residual_backward

@@ -19,5 +19,7 @@ extern __typeof__(cross_entropy_forward) small_cross_entropy_forward;
 extern __typeof__(cross_entropy_backward) small_cross_entropy_backward;
 extern __typeof__(soft_cross_entropy_forward) small_soft_cross_entropy_forward;
 extern __typeof__(soft_cross_entropy_backward) small_soft_cross_entropy_backward;
+extern __typeof__(total_variation_forward) small_total_variation_forward;
+extern __typeof__(total_variation_backward) small_total_variation_backward;
 
 #endif

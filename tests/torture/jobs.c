@@ -126,6 +126,10 @@ static const Job table[] = {
      .line = "train dflash " TRAIN "--ff 32 --depth 1 --block 3 --anchors 4 --layers 1,0 --conv-taps 2 --conv-group 8 "
              "--selector-rank 3",
      TRAINED},
+    {.name = "train dflash with the heads of DSpark",
+     .line = "train dflash " TRAIN "--ff 32 --depth 1 --block 3 --anchors 4 --layers 1,0 --markov rnn --markov-rank 3 "
+             "--confidence",
+     TRAINED},
     {.name = "train target",
      .line = "train target --vocab %k/target.gguf --data %k/data.jsonl.zst --layers 1 --width 16 --heads 2 --length 16 "
              "--batch 2 "

@@ -312,6 +312,8 @@ static void all_instruction_sets_give_the_same_bits(void **state) {
     BOTH(cross_entropy_backward, o[0], y, z, targets, ROWS, WIDTH);
     BOTH(soft_cross_entropy_forward, o[0], o[1], x, y, ROWS, WIDTH);
     BOTH(soft_cross_entropy_backward, o[0], u, z, y, ROWS, WIDTH);
+    BOTH(total_variation_forward, o[0], x, y, ROWS, WIDTH);
+    BOTH(total_variation_backward, o[0], u, x, y, ROWS, WIDTH);
     BOTH(attention_forward, o[0], p, x, y, z, &attention_shape);
     BOTH(attention_backward, o[0], o[1], o[2], u, probs[0], x, y, z, scratch, &attention_shape);
 }

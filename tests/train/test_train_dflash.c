@@ -67,14 +67,16 @@ typedef struct Variant {
     int32_t n_layer, n_anchors;
     bool from_anchor, is_causal, has_head_norms;
     int32_t conv_taps, selector_rank;
+    MarkovKind markov;
 } Variant;
 
-static const Variant variants[] = {{2, 64, true, false, true, 0, 0},
-                                   {2, 12, false, false, true, 0, 0},
-                                   {1, 64, true, true, false, 0, 0},
-                                   {2, 64, false, false, true, 2, 6},
-                                   {1, 64, true, true, false, 3, 0}};
-enum { WITH_ALL_PARTS = 3 };
+static const Variant variants[] = {
+    {2, 64, true, false, true, 0, 0, MARKOV_NONE},   {2, 12, false, false, true, 0, 0, MARKOV_NONE},
+    {1, 64, true, true, false, 0, 0, MARKOV_NONE},   {2, 64, false, false, true, 2, 6, MARKOV_NONE},
+    {1, 64, true, true, false, 3, 0, MARKOV_NONE},   {1, 64, true, false, true, 0, 0, MARKOV_VANILLA},
+    {1, 64, false, false, true, 0, 0, MARKOV_GATED}, {1, 64, true, true, false, 2, 0, MARKOV_RECURRENT},
+};
+enum { N_VARIANTS = sizeof variants / sizeof *variants, WITH_ALL_PARTS = 3, FIRST_MARKOV = 5, RANK = 6 };
 
 static DflashNet net_of(const Variant *v) {
     return (DflashNet){.C = H,
@@ -97,6 +99,8 @@ static DflashNet net_of(const Variant *v) {
                        .selector_rank = v->selector_rank,
                        .selector_top = 7,
                        .selector_weight = 1,
+                       .markov = v->markov,
+                       .markov_rank = RANK,
                        .rms_eps = 1e-5f,
                        .embedding_scale = frozen.model->hparams.embedding_scale,
                        .rope = &rope,
@@ -141,61 +145,145 @@ static double loss_of(const DflashNet *net, const TrainSequence *seq) {
 
 static float hidden[LENGTH * H], streams[LENGTH * 3 * H];
 
-/* log q of a token that is predicted at a step after a text of N_TEXT and a token before it: minus the loss of that
- * step at its position. No other block predicts there at that step. With a selector it is only the selector's loss. */
-static double log_q(const DflashNet *net, const int32_t *text, int32_t step, int32_t before, int32_t token) {
-    int32_t p = N_TEXT - 2 + step, tokens[N_TEXT + BLOCK + 1] = {0};
-    uint8_t loss_mask[N_TEXT + BLOCK] = {0};
-    double only[BLOCK] = {0};
-    const TrainSequence seq = {p + 1, tokens, loss_mask, hidden, frozen.embd, frozen.head, streams, NULL, 0, 0};
-    DflashNet one = *net;
-    memcpy(tokens, text, N_TEXT * sizeof *tokens);
-    tokens[p] = before, tokens[p + 1] = token;
-    loss_mask[p] = 1;
-    only[step - 1] = 1;
-    one.n_anchors = LENGTH;
-    one.loss.hard_labels = true;
-    one.loss.step_weights = only;
-    double loss = loss_of(&one, &seq);
-    one.selector_weight = 0;
-    return net->selector_rank ? loss_of(&one, &seq) - loss : -loss;
+/* A text of N_TEXT and the path to a node of a tree after it, of which only the step of the node is in the loss. No
+ * other block predicts at its position at that step. */
+typedef struct PathLoss {
+    int32_t tokens[N_TEXT + BLOCK + 1];
+    uint8_t loss_mask[N_TEXT + BLOCK];
+    double step_weights[BLOCK];
+    TrainSequence seq;
+    DflashNet net;
+} PathLoss;
+
+static void set_path_loss(PathLoss *l, const DflashNet *net, const int32_t *text, const Tree *tree, int32_t node) {
+    int32_t step = tree->nodes[node].depth, p = N_TEXT - 2 + step;
+    *l = (PathLoss){.net = *net};
+    memcpy(l->tokens, text, N_TEXT * sizeof *l->tokens);
+    for (int32_t at = node; at > 0; at = tree->nodes[at].parent)
+        l->tokens[N_TEXT - 1 + tree->nodes[at].depth] = tree->nodes[at].token;
+    l->loss_mask[p] = 1;
+    l->step_weights[step - 1] = 1;
+    l->net.n_anchors = LENGTH;
+    l->net.loss.hard_labels = true;
+    l->net.loss.step_weights = l->step_weights;
+    l->seq = (TrainSequence){p + 1, l->tokens, l->loss_mask, hidden, frozen.embd, frozen.head, streams, NULL, 0, 0};
 }
 
-/* Every node of the drafter's tree has the probability that the network gives to its path. */
-static void check_tree(const DflashNet *net) {
-    int32_t tokens[N_TEXT], at_depth[BLOCK + 1] = {0};
+/* log q of a node after its path: minus the loss of its step. With a selector it is only the selector's loss. */
+static double log_q(const DflashNet *net, const int32_t *text, const Tree *tree, int32_t node) {
+    PathLoss l;
+    set_path_loss(&l, net, text, tree, node);
+    double loss = loss_of(&l.net, &l.seq);
+    l.net.selector_weight = 0;
+    return net->selector_rank ? loss_of(&l.net, &l.seq) - loss : -loss;
+}
+
+/* The derivative of that loss with respect to the bias of the confidence head, whose weights are the last tensors:
+ * sigmoid(z) - y. */
+static double slope_of_bias(const PathLoss *l) {
+    static float gradients[MAX_TENSORS][V * H];
+    float *dw[MAX_TENSORS];
+    int32_t n = dflash_net_class.n_tensors(&l->net);
+    TrainSums sums = {0};
+    for (int32_t i = 0; i < n; i++) dw[i] = memset(gradients[i], 0, sizeof gradients[i]);
+    void *acts = dflash_net_class.acts_open(&l->net, l->seq.T, NULL);
+    assert_non_null(acts);
+    dflash_net_class.learn(&l->net, weights, dw, acts, &l->seq, 1, &sums);
+    dflash_net_class.acts_close(acts);
+    return (double)dw[n - 1][0];
+}
+
+/* What the confidence head gives to the drafts after the path to the parent of a node. */
+static double confidence_at(const DflashNet *net, const int32_t *text, const Tree *tree, int32_t node) {
+    PathLoss l;
+    float *bias = weights[dflash_net_class.n_tensors(net) - 1], before = *bias;
+    set_path_loss(&l, net, text, tree, node);
+    double slope = slope_of_bias(&l);
+    *bias = -100; /* sigmoid(z) becomes 0 */
+    double minus_y = slope_of_bias(&l);
+    *bias = before;
+    return slope - minus_y;
+}
+
+/* Lets the drafter of the file propose a tree after a text of N_TEXT. */
+static void propose(int32_t *tokens, Tree *tree) {
     LearnedReader reader;
-    static Tree tree;
-    double log_p[TREE_MAX_NODES] = {0};
     fr_error err;
     rig_tokens(21, V, tokens, N_TEXT);
     if (frozen_read(&frozen, tokens, N_TEXT - 1, hidden, streams, &err)) fail_msg("%s", err.message);
     learned_rig_open_reader(&reader, frozen.weights);
     Drafter *d = learned_rig_open_drafter(&reader, "dflash:file=" FILE_PATH ",top=3", 1);
     learned_rig_feed(&reader, d, 0, tokens, N_TEXT, 5);
-    rig_propose(d, 0, tokens[N_TEXT - 1], 60, V, &tree);
+    rig_propose(d, 0, tokens[N_TEXT - 1], 60, V, tree);
+    drafter_close(d);
+    learned_rig_close_reader(&reader);
+}
+
+/* Every node of the drafter's tree has the probability that the network gives to its path. */
+static void check_tree(const DflashNet *net) {
+    int32_t tokens[N_TEXT], at_depth[BLOCK + 1] = {0};
+    static Tree tree;
+    double log_p[TREE_MAX_NODES] = {0};
+    propose(tokens, &tree);
     for (int32_t i = 1; i < tree.n; i++) {
         const TreeNode *node = &tree.nodes[i];
         at_depth[node->depth]++;
-        log_p[i] = log_p[node->parent] + log_q(net, tokens, node->depth, tree.nodes[node->parent].token, node->token);
+        log_p[i] = log_p[node->parent] + log_q(net, tokens, &tree, i);
         if (!(fabs(log((double)node->p_accept) - log_p[i]) < 1e-2)) /* the drafter's keys and values are F16 */
             fail_msg("node %d of depth %d: the drafter gives %g, the network %g", i, node->depth,
                      (double)node->p_accept, exp(log_p[i]));
     }
     for (int32_t depth = 1; depth <= net->loss.n_steps; depth++) assert_true(at_depth[depth] >= 3);
     assert_int_equal(at_depth[BLOCK] > 0, net->from_anchor);
-    drafter_close(d);
-    learned_rig_close_reader(&reader);
+}
+
+/* The best child of each node, which is the first one, has the probability that the confidence head gives to it. */
+static void check_confidence(const DflashNet *net) {
+    int32_t tokens[N_TEXT], n_checked = 0;
+    static Tree tree;
+    propose(tokens, &tree);
+    for (int32_t i = 1, k; i < tree.n; i++) {
+        for (k = 1; tree.nodes[k].parent != tree.nodes[i].parent; k++) {}
+        if (k < i) continue;
+        double got = (double)(tree.nodes[i].p_accept / tree.nodes[tree.nodes[i].parent].p_accept),
+               want = confidence_at(net, tokens, &tree, i);
+        if (!(fabs(got - want) < 0.01))
+            fail_msg("node %d of depth %d: the drafter gives %g, the network's head %g", i, tree.nodes[i].depth, got,
+                     want);
+        n_checked++;
+    }
+    assert_true(n_checked >= 8);
 }
 
 /* ---- tests -------------------------------------------------------------------------------------- */
 
 static void the_drafter_computes_what_was_trained(void **state) {
     (void)state;
-    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
+    for (int i = 0; i < N_VARIANTS; i++) {
         const DflashNet net = net_of(&variants[i]);
         Trainer *t = train(&net);
         check_tree(&net);
+        t->class->close(t);
+    }
+}
+
+/* Gives the head numbers that matter, because a few steps of training from zeros change them little. */
+static void the_confidence_is_the_networks(void **state) {
+    (void)state;
+    for (int i = FIRST_MARKOV; i < N_VARIANTS; i++) {
+        DflashNet net = net_of(&variants[i]);
+        fr_error err;
+        net.has_confidence = true;
+        Trainer *t = train(&net);
+        for (int k = CONFIDENCE_TENSORS; k > 0; k--) {
+            Param *p = t->class->param(t, t->class->n_params(t) - k);
+            for (int64_t j = 0; j < p->n; j++) {
+                assert_true(p->value[j] != 0);
+                p->value[j] = (float)sin((double)(j + k)) / 4;
+            }
+        }
+        if (t->class->write(t, FILE_PATH, NULL, &err)) fail_msg("%s", err.message);
+        check_confidence(&net);
         t->class->close(t);
     }
 }
@@ -252,8 +340,10 @@ static void the_file_is_laid_out_as_published(void **state) {
 /* The file is read into the parameters that wrote it. */
 static void training_goes_on_from_a_file(void **state) {
     (void)state;
-    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) {
-        const DflashNet net = net_of(&variants[i]);
+    for (int i = 0; i < N_VARIANTS; i++) {
+        DflashNet net = net_of(&variants[i]);
+        net.has_confidence = net.markov != MARKOV_NONE;
+        net.confidence_is_vector = net.markov == MARKOV_GATED;
         Trainer *t = train(&net), *next = open_trainer(&net);
         uint64_t fingerprint;
         fr_error err;
@@ -298,30 +388,74 @@ static void parts_of_dflash_2_are_laid_out_as_published(void **state) {
     t->class->close(t);
 }
 
-/* Parts that are added to a drafter change nothing before they are trained. */
-static void added_parts_begin_without_effect(void **state) {
+/* As in files of others; import_dflash.c writes the same names and shapes. */
+static void heads_of_dspark_are_laid_out_as_published(void **state) {
     (void)state;
+    static const struct {
+        int variant;
+        const char *name;
+        int64_t n, n_rows; /* n_rows 0: a vector */
+    } tensors[] = {{FIRST_MARKOV, "markov_w1.weight", RANK, V},
+                   {FIRST_MARKOV, "markov_w2.weight", RANK, V},
+                   {FIRST_MARKOV, "conf_proj.weight", H + RANK, 1},
+                   {FIRST_MARKOV, "conf_proj.bias", 1, 0},
+                   {FIRST_MARKOV + 1, "markov_gate.weight", H + RANK, RANK},
+                   {FIRST_MARKOV + 1, "markov_gate.bias", RANK, 0},
+                   {FIRST_MARKOV + 2, "markov_joint.weight", 2 * RANK + H, 3 * RANK},
+                   {FIRST_MARKOV + 2, "markov_joint.bias", 3 * RANK, 0}};
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors; i++) {
+        DflashNet net = net_of(&variants[tensors[i].variant]);
+        fr_error err;
+        net.has_confidence = true;
+        Trainer *t = open_trainer(&net);
+        if (t->class->write(t, FILE_PATH, NULL, &err)) fail_msg("%s", err.message);
+        Gguf *g = rig_gguf(FILE_PATH);
+        const GgufTensor *x = gguf_find_tensor(g, tensors[i].name);
+        if (!x || x->dims[0] != tensors[i].n || x->n_dims != (tensors[i].n_rows ? 2 : 1) ||
+            (tensors[i].n_rows && x->dims[1] != tensors[i].n_rows))
+            fail_msg("%s is missing or has another shape", tensors[i].name);
+        gguf_close(g);
+        t->class->close(t);
+    }
+}
+
+/* Opens a trainer that goes on from the file of `t` with more parts, and compares the loss on a sequence. */
+static void check_added_parts(const DflashNet *before, const DflashNet *after, int32_t n_added, Trainer *t) {
     int32_t tokens[LENGTH + 1];
     uint8_t loss_mask[LENGTH];
-    const DflashNet before = net_of(&variants[0]);
-    DflashNet after = before;
-    Trainer *t = train(&before);
     fr_error err;
     uint64_t fingerprint;
+    trainer_rig_weights(t, weights, MAX_TENSORS);
     rig_tokens(5, V, tokens, LENGTH + 1);
     memset(loss_mask, 1, sizeof loss_mask);
     if (frozen_read(&frozen, tokens, LENGTH, hidden, streams, &err)) fail_msg("%s", err.message);
     const TrainSequence seq = {LENGTH, tokens, loss_mask, hidden, frozen.embd, frozen.head, streams, NULL, 3, 0};
-    double loss = loss_of(&before, &seq);
-    after.conv_taps = 3, after.selector_rank = 5, after.selector_weight = 0;
-    after.adds_conv = after.adds_selector = true;
-    Trainer *next = open_trainer(&after);
-    if (init_file_read(next, &dflash_net_class, &after, frozen.model, FILE_PATH, &fingerprint, &err))
+    double loss = loss_of(before, &seq);
+    Trainer *next = open_trainer(after);
+    if (init_file_read(next, &dflash_net_class, after, frozen.model, FILE_PATH, &fingerprint, &err))
         fail_msg("%s", err.message);
     for (int32_t i = 0; i < next->class->n_params(next); i++) weights[i] = next->class->param(next, i)->value;
-    assert_true(next->class->n_params(next) == t->class->n_params(t) + 2 * 4 + 3);
-    if (loss_of(&after, &seq) != loss) fail_msg("the loss was %g and is %g", loss, loss_of(&after, &seq));
+    assert_true(next->class->n_params(next) == t->class->n_params(t) + n_added);
+    if (loss_of(after, &seq) != loss) fail_msg("the loss was %g and is %g", loss, loss_of(after, &seq));
     next->class->close(next);
+}
+
+/* Parts that are added to a drafter change nothing before they are trained. */
+static void added_parts_begin_without_effect(void **state) {
+    (void)state;
+    static const int32_t n_added[] = {[MARKOV_VANILLA] = 2, [MARKOV_GATED] = 4, [MARKOV_RECURRENT] = 4};
+    const DflashNet before = net_of(&variants[0]);
+    DflashNet after = before;
+    Trainer *t = train(&before);
+    after.conv_taps = 3, after.selector_rank = 5, after.selector_weight = 0;
+    after.adds_conv = after.adds_selector = true;
+    check_added_parts(&before, &after, 2 * 4 + 3, t);
+    for (MarkovKind kind = MARKOV_VANILLA; kind <= MARKOV_RECURRENT; kind++) {
+        after = before;
+        after.markov = kind;
+        after.adds_markov = true;
+        check_added_parts(&before, &after, n_added[kind], t);
+    }
     t->class->close(t);
 }
 
@@ -329,10 +463,12 @@ int main(void) {
     if (gemm_open(GEMM_F32, 4, NULL)) return 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_drafter_computes_what_was_trained),
+        cmocka_unit_test(the_confidence_is_the_networks),
         cmocka_unit_test(anchors_are_drawn_without_bias),
         cmocka_unit_test(the_file_is_laid_out_as_published),
         cmocka_unit_test(training_goes_on_from_a_file),
         cmocka_unit_test(parts_of_dflash_2_are_laid_out_as_published),
+        cmocka_unit_test(heads_of_dspark_are_laid_out_as_published),
         cmocka_unit_test(added_parts_begin_without_effect),
     };
     return cmocka_run_group_tests(tests, begin, end);

@@ -27,6 +27,7 @@ static const HeadLossOptions weighted_steps = {
 static const HeadLossOptions hard_labels = {
     .token_weight = 1, .hidden_weight = 0.5, .hard_labels = true, .regression = REGRESSION_MSE, .n_steps = 1};
 
+static const HeadLossOptions near_tokens = {.token_weight = 0.2, .tv_weight = 1.7, .n_steps = 3};
 static const HeadLossOptions one_step = {.token_weight = 1, .n_steps = 1};
 static const HeadLossOptions weighted_tokens = {.token_weight = 0.6, .n_steps = 3, .step_weights = rising};
 static const HeadLossOptions hard_tokens = {.token_weight = 1, .hard_labels = true, .n_steps = 1};
@@ -50,7 +51,7 @@ static RedrafterNet redrafter;
 static UnrollNet eagles[5], lyannas[15];
 static SpaceNet spaces[3];
 static Eagle3Net eagle3s[5];
-static DflashNet dflashes[6];
+static DflashNet dflashes[9];
 static MtpNet mtps[4];
 static const Model mtp_target = {.hparams = {.n_layer = 2}};
 
@@ -221,6 +222,14 @@ static void add_dflash_2(DflashNet *net, const char *what, const HeadLossOptions
     net->selector_weight = 0.7;
 }
 
+/* With a Markov head. */
+static void add_dspark(DflashNet *net, const char *what, const HeadLossOptions *loss, bool from_anchor, MarkovKind kind,
+                       int32_t rank) {
+    add_dflash(net, what, loss, from_anchor);
+    net->markov = kind;
+    net->markov_rank = rank;
+}
+
 static void add_mtp(MtpNet *net, const char *what, const HeadLossOptions *loss, int32_t n_layers) {
     *net = (MtpNet){.layer = layer,
                     .V = V,
@@ -278,6 +287,7 @@ static int make_cases(void **state) {
     add_eagle3(&eagle3s[2], "eagle3, the target's LM head, a bias of fc", &one_step, C);
     add_own_vocabulary(&eagle3s[3], "eagle3, a vocabulary of its own", &soft_labels);
     add_own_vocabulary(&eagle3s[4], "eagle3, the same with hard labels", &hard_tokens);
+    eagle3s[4].loss.tv_weight = 0.4;
     add_dflash(&dflashes[0], "dflash", &soft_labels, true);
     add_dflash(&dflashes[1], "dflash, drawn anchors, masks that predict their own place", &weighted_tokens, false);
     add_dflash(&dflashes[2], "dflash, causal, one layer, no norms of heads, hard labels", &hard_tokens, false);
@@ -287,6 +297,10 @@ static int make_cases(void **state) {
     add_dflash_2(&dflashes[3], "dflash, convolutions", &soft_labels, true, 2, 0);
     add_dflash_2(&dflashes[4], "dflash, convolutions over whole blocks, a selector", &weighted_tokens, false, 4, 4);
     add_dflash_2(&dflashes[5], "dflash, a selector, no norms of heads, hard labels", &hard_tokens, true, 0, 3);
+    add_dspark(&dflashes[6], "dflash, a Markov head", &hard_tokens, true, MARKOV_VANILLA, 3);
+    add_dspark(&dflashes[7], "dflash, a gated Markov head", &weighted_tokens, false, MARKOV_GATED, 4);
+    add_dspark(&dflashes[8], "dflash, a recurrent Markov head, drawn anchors, total variation", &near_tokens, true,
+               MARKOV_RECURRENT, 3);
     add_mtp(&mtps[0], "mtp", &soft_labels, 1);
     add_mtp(&mtps[1], "mtp, two layers, norms of heads and gates", &weighted_tokens, 2);
     add_mtp(&mtps[2], "mtp, three layers with biases", &soft_labels, 3);
@@ -296,6 +310,7 @@ static int make_cases(void **state) {
     dflashes[3].has_head_norms = dflashes[5].has_head_norms = false;
     dflashes[4].selector_top = V; /* candidates that come and go would have no derivative */
     dflashes[5].selector_top = 11;
+    dflashes[6].n_anchors = 1000, dflashes[8].n_anchors = 4;
     eagle3s[0].norms_streams = eagle3s[0].keeps_normed = true;
     eagle3s[1].norms_each = eagle3s[1].continues_normed = true;
     eagle3s[2].has_own_output = false, eagle3s[2].has_fc_bias = true;
@@ -349,7 +364,14 @@ static void the_confidence_head_does_not_change_the_layer(void **state) {
         const NetClass *class = i < 2 ? &eagle_net_class : &lyanna_net_class;
         with.confidence = (ConfidenceShape){with.layer.method, C, true};
         with.loss.has_margins = true;
-        net_check_addition(&(NetCase){"with confidence", class, &with, C, V}, &(NetCase){"", class, nets[i], C, V});
+        net_check_addition(&(NetCase){"with confidence", class, &with, C, V}, &(NetCase){"", class, nets[i], C, V}, 1);
+    }
+    for (int i = 6; i < 9; i++) {
+        DflashNet with = dflashes[i];
+        with.has_confidence = true;
+        with.confidence_is_vector = i == 7;
+        net_check_addition(&(NetCase){"dflash with confidence", &dflash_net_class, &with, C, V},
+                           &(NetCase){"", &dflash_net_class, &dflashes[i], C, V}, CONFIDENCE_TENSORS);
     }
 }
 

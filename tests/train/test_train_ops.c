@@ -215,27 +215,29 @@ static void attention_is_causal(void **state) {
 
 /* ---- losses ------------------------------------------------------------------------------------------ */
 
-enum { HARD, SOFT };
+enum { HARD, SOFT, VARIATION, N_LOSSES };
 /* a: logits; b: a distribution for each row (not normalised); the loss of row t has the weight
- * g_t. */
+ * g_t. The total variation distance is that of the softmax of the logits. */
 static double softmax_loss(void *ctx) {
     (void)ctx;
     if (r.kind == HARD) cross_entropy_forward(r.y, r.kept, r.a, r.tokens, r.rows, r.n);
-    if (r.kind == SOFT) soft_cross_entropy_forward(r.y, r.kept, r.a, r.b, r.rows, r.n);
+    if (r.kind >= SOFT) soft_cross_entropy_forward(r.y, r.kept, r.a, r.b, r.rows, r.n);
+    if (r.kind == VARIATION) total_variation_forward(r.y, r.kept, r.b, r.rows, r.n);
     return weighted(r.rows);
 }
 static void softmax_loss_back(void) {
     if (r.kind == HARD) cross_entropy_backward(r.da, r.g, r.kept, r.tokens, r.rows, r.n);
     if (r.kind == SOFT) soft_cross_entropy_backward(r.da, r.g, r.kept, r.b, r.rows, r.n);
+    if (r.kind == VARIATION) total_variation_backward(r.da, r.g, r.kept, r.b, r.rows, r.n);
 }
 
 static void softmax_losses(void **state) {
     (void)state;
-    static const char *names[] = {"cross-entropy", "soft cross-entropy"};
-    for (int kind = HARD; kind <= SOFT; kind++)
+    static const char *names[] = {"cross-entropy", "soft cross-entropy", "total variation"};
+    for (int kind = HARD; kind < N_LOSSES; kind++)
         for (int64_t n = 3; n <= 35; n += 16) {
             fill(6, n, 0, 0, kind);
-            for (int64_t i = 0; i < 6 * n; i++) r.b[i] = fabs(r.b[i]);
+            for (int64_t i = 0; i < 6 * n; i++) r.b[i] = fabs(r.b[i]) / (kind == VARIATION ? (double)n : 1);
             r.g[2] = r.g[5] = 0; /* rows outside the loss mask */
             check_op(&(Op){names[kind], softmax_loss, softmax_loss_back, 6 * n, 0, 0});
             for (int64_t i = 0; i < n; i++) assert_true(r.da[2 * n + i] == 0 && r.da[5 * n + i] == 0);
@@ -246,11 +248,17 @@ static void softmax_losses(void **state) {
 static void values_of_losses(void **state) {
     (void)state;
     const double logits[2] = {0, log(3)}, dist[2] = {0.5, 0.5}, y[3] = {2, 0, -0.5}, wanted[3] = {0};
-    double loss, probs[2];
+    double loss, probs[2], slope;
     cross_entropy_forward(&loss, probs, logits, (int32_t[]){0}, 1, 2);
     assert_true(fabs(loss - log(4)) < 1e-15 && fabs(probs[0] - 0.25) < 1e-15);
     soft_cross_entropy_forward(&loss, probs, logits, dist, 1, 2);
     assert_true(fabs(loss - 0.5 * log(4) - 0.5 * log(4.0 / 3)) < 1e-15);
+    total_variation_forward(&loss, probs, dist, 1, 2); /* of (1/4, 3/4) */
+    assert_true(fabs(loss - 0.25) < 1e-15);
+    for (int sign = -1; sign <= 1; sign += 2) {
+        assert_true(fabs(logistic_loss(sign * log(3), 0.5, &slope) - log(4) + log(3) / 2) < 1e-15);
+        assert_true(fabs(slope - sign * 0.25) < 1e-15);
+    }
     regression_forward(REGRESSION_MSE, &loss, y, wanted, 1, 3);
     assert_true(fabs(loss - 4.25 / 3) < 1e-15);
     regression_forward(REGRESSION_L1, &loss, y, wanted, 1, 3);
