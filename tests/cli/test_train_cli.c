@@ -198,7 +198,7 @@ static void dspark_resumes_exactly_and_drafts(void **state) {
     const char *command = DFLASH "--depth 1 --block 4 --anchors 3 --markov rnn --markov-rank 5 --confidence "
                                  "--checkpoint-every 4",
                *next = "train dflash -m " VOCAB " --data " DATA " --valid 0 --length 16 --force -o " DIR
-                       "/other.gguf --steps 1 --init " OUT " 2>&1 ";
+                       "/dspark.gguf --steps 1 --init " OUT " 2>&1 ";
     char line[512];
     cli_expect(command, 0, " tokens/s");
     train_rig_shell("mv " OUT " " DIR "/whole.gguf");
@@ -207,7 +207,7 @@ static void dspark_resumes_exactly_and_drafts(void **state) {
     cli_expect("inspect --tensors " OUT, 0, "markov_joint.weight");
     cli_expect("compare -m " VOCAB " -p 'the cat' -n 8 --ctx 16 --draft dflash:file=" OUT, 0, "");
     cli_expect(next, 0, " tokens/s");
-    cli_expect("inspect --tensors " DIR "/other.gguf", 0, "conf_proj.weight");
+    cli_expect("inspect --tensors " DIR "/dspark.gguf", 0, "conf_proj.weight");
     static const char *const options[][2] = {{"--markov gated", "its --markov is another"},
                                              {"--markov-rank 4", "its --markov-rank is another"},
                                              {"--selector-rank 4", "either a Markov head or a selector"}};

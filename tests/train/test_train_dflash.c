@@ -193,15 +193,19 @@ static double slope_of_bias(const PathLoss *l) {
     return (double)dw[n - 1][0];
 }
 
-/* What the confidence head gives to the drafts after the path to the parent of a node. */
+/* What the confidence head gives to the drafts after the path to the parent of a node. It learns the probability that
+ * one of them, drawn at random, is not rejected. */
 static double confidence_at(const DflashNet *net, const int32_t *text, const Tree *tree, int32_t node) {
     PathLoss l;
     float *bias = weights[dflash_net_class.n_tensors(net) - 1], before = *bias;
     set_path_loss(&l, net, text, tree, node);
     double slope = slope_of_bias(&l);
     *bias = -100; /* sigmoid(z) becomes 0 */
-    double minus_y = slope_of_bias(&l);
+    double minus_y = slope_of_bias(&l), loss = loss_of(&l.net, &l.seq);
+    l.net.loss.tv_weight = 1;
+    double rejected = loss_of(&l.net, &l.seq) - loss;
     *bias = before;
+    if (!(fabs(1 - rejected + minus_y) < 1e-4)) fail_msg("the head learns %g instead of %g", -minus_y, 1 - rejected);
     return slope - minus_y;
 }
 
