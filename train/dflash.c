@@ -2,8 +2,8 @@
  *
  * A new drafter has the target's width, heads and rope base, and predicts from its first slot on. With --init it has
  * the shape of the file, which may be one that others have published, if it uses the target's embedding and LM head and
- * its layers have no window. The parts of DFlash 2, convolutions and a selector, and the heads of DSpark can be added to
- * such a file.
+ * its layers have no window. The parts of DFlash 2, convolutions and a selector, and the heads of DSpark can be added
+ * to such a file.
  *
  * The file is laid out as llama.cpp's converter writes DFlash, with the target's vocabulary. */
 #include "base/hash.h"
