@@ -195,8 +195,9 @@ static void dflash_resumes_exactly_and_drafts(void **state) {
 /* The same with the heads of DSpark, which are those of the file when training goes on. */
 static void dspark_resumes_exactly_and_drafts(void **state) {
     (void)state;
-    const char *command = DFLASH "--depth 1 --block 4 --anchors 3 --markov rnn --markov-rank 5 --confidence "
-                                 "--checkpoint-every 4",
+    const char *command = DFLASH
+        "--depth 1 --block 4 --anchors 3 --markov rnn --markov-rank 5 --confidence --tv-loss-weight 0.5 "
+        "--checkpoint-every 4",
                *next = "train dflash -m " VOCAB " --data " DATA " --valid 0 --length 16 --force -o " DIR
                        "/dspark.gguf --steps 1 --init " OUT " 2>&1 ";
     char line[512];
@@ -494,6 +495,7 @@ static void it_refuses_with_a_reason(void **state) {
         {"train dflash -m " VOCAB " --data " DATA " -o " OUT " --confidence", 2, "pass --markov as well"},
         {"train dflash -m " VOCAB " --data " DATA " -o " OUT " --markov rnn --selector-rank 4", 2,
          "leave out --markov or --selector-rank"},
+        {"train dflash -m " VOCAB " --data " DATA " -o " OUT " --tv-loss-weight -1", 2, "must be a number from 0 to"},
         {"train eagle3 -m " VOCAB " --data " DATA " -o " OUT " --hot-tokens 300", 2,
          "--hot-tokens=300 must be less than the 300 tokens"},
         {"train eagle3 -m " VOCAB " --data " DATA " -o " OUT " --hot-tokens 30 --lm-head target", 2, "has no effect"},
