@@ -261,7 +261,8 @@ static void check_confidence(const DflashNet *net) {
 
 /* ---- tests -------------------------------------------------------------------------------------- */
 
-/* Trains, and then gives the heads of DSpark numbers that matter, because a few steps change the initial ones little. */
+/* Trains, and then gives the heads of DSpark numbers that matter, because a few steps change the initial ones
+ * little. */
 static Trainer *train_to_matter(const DflashNet *net) {
     Trainer *t = train(net);
     int32_t n = t->class->n_params(t);
