@@ -1,4 +1,4 @@
-/* hash.c - XXH3 in one function, so that its library appears in one place; SipHash-1-3 (Aumasson and Bernstein 2012,
+/* hash.c - XXH3, whose library appears in this place only; SipHash-1-3 (Aumasson and Bernstein 2012,
  * with one round per word and three at the end) and the source of its keys; and a hash table.
  *
  * XXH3 with a seed is faster, but was not designed to withstand somebody who looks for collisions under every seed;
@@ -13,6 +13,26 @@
 #include <xxhash.h>
 
 uint64_t hash64(const void *bytes, size_t n, uint64_t seed) { return XXH3_64bits_withSeed(bytes, n, seed); }
+
+enum { PIECE_BYTES = 1 << 20 };
+
+uint64_t hash64_in_pieces(const void *bytes, size_t n, uint64_t seed, void (*done)(const void *piece, size_t n)) {
+    XXH3_state_t *state = n > PIECE_BYTES ? XXH3_createState() : NULL;
+    uint64_t hash;
+    if (!state || XXH3_64bits_reset_withSeed(state, seed) == XXH_ERROR) { /* one piece, or no memory for the state */
+        hash = hash64(bytes, n, seed);
+        done(bytes, n);
+    } else {
+        for (size_t at = 0; at < n; at += PIECE_BYTES) {
+            size_t n_piece = n - at < PIECE_BYTES ? n - at : PIECE_BYTES;
+            XXH3_64bits_update(state, (const char *)bytes + at, n_piece);
+            done((const char *)bytes + at, n_piece);
+        }
+        hash = XXH3_64bits_digest(state);
+    }
+    XXH3_freeState(state);
+    return hash;
+}
 
 /* ---- keyed hashes -------------------------------------------------------------------------------------------- */
 

@@ -12,6 +12,10 @@
  * hash64(b, n, hash64(a, m, 0)) is the fingerprint of a followed by b. */
 uint64_t hash64(const void *bytes, size_t n, uint64_t seed);
 
+/* Returns the same number. The bytes are read in pieces, each of which is passed to `done` after it was read: a caller
+ * that maps a file gives its pages back (mapped_file_release). */
+uint64_t hash64_in_pieces(const void *bytes, size_t n, uint64_t seed, void (*done)(const void *piece, size_t n));
+
 /* ---- hashes under a key that is drawn at random in every process --------------------------------------------- */
 
 /* They are for tables whose keys come from files and texts.

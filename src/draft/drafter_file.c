@@ -24,17 +24,18 @@
 
 enum { HEAD_BYTES = 4096 };
 
+/* Pages that were read count as memory of the process, beside the weights that it has packed, until they are given
+ * back. */
 static uint64_t hash_of_start(const GgufTensor *t, size_t most) {
     uint64_t shape[] = {(uint64_t)t->type, (uint64_t)t->dims[0], (uint64_t)t->dims[1]};
-    return hash64(t->data, t->bytes < most ? t->bytes : most,
-                  hash64(shape, sizeof shape, hash64(t->name, strlen(t->name), 0)));
+    return hash64_in_pieces(t->data, t->bytes < most ? t->bytes : most,
+                            hash64(shape, sizeof shape, hash64(t->name, strlen(t->name), 0)), mapped_file_release);
 }
 
 static uint64_t hash_of_tensor(const GgufTensor *t) {
     bool whole = strcmp(t->name, "token_embd.weight") == 0 || strcmp(t->name, "output.weight") == 0;
     uint64_t hash = hash_of_start(t, whole ? SIZE_MAX : HEAD_BYTES);
-    mapped_file_release(t->data,
-                        t->bytes); /* otherwise the pages that were read would count as memory of the process */
+    mapped_file_release(t->data, t->bytes); /* also what the system has mapped beside the start */
     return hash;
 }
 

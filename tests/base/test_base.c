@@ -10,6 +10,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -61,6 +62,31 @@ static void hashes_chain(void **state) {
     (void)state;
     assert_true(hash64("ab", 2, 0) != hash64("ba", 2, 0));
     assert_true(hash64("b", 1, hash64("a", 1, 0)) != hash64("a", 1, hash64("b", 1, 0)));
+}
+
+static const char *next_piece;
+static size_t longest_piece;
+
+static void take_piece(const void *piece, size_t n) {
+    assert_ptr_equal(piece, next_piece);
+    next_piece += n;
+    if (n > longest_piece) longest_piece = n;
+}
+
+static void a_hash_in_pieces_is_the_same(void **state) {
+    (void)state;
+    enum { MIB = 1 << 20, MOST = 3 * MIB + 77 };
+    static const size_t sizes[] = {0, 1, 240, 5000, MIB, MIB + 1, 2 * MIB, MOST};
+    char *bytes = malloc(MOST);
+    assert_non_null(bytes);
+    for (size_t i = 0; i < MOST; i++) bytes[i] = (char)(i * i >> 5);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        next_piece = bytes;
+        assert_int_equal(hash64_in_pieces(bytes, sizes[i], i, take_piece), hash64(bytes, sizes[i], i));
+        assert_ptr_equal(next_piece, bytes + sizes[i]);
+    }
+    assert_int_equal(longest_piece, MIB);
+    free(bytes);
 }
 
 enum { N_ITEMS = 1000 };
@@ -265,6 +291,7 @@ int main(void) {
         cmocka_unit_test(buffers_grow_to_their_maximum_and_no_further),
         cmocka_unit_test(random_words_follow_the_published_vectors),
         cmocka_unit_test(hashes_chain),
+        cmocka_unit_test(a_hash_in_pieces_is_the_same),
         cmocka_unit_test(every_part_is_done_once),
         cmocka_unit_test(sleepers_wake),
         cmocka_unit_test(stages_follow_each_other),

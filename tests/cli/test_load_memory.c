@@ -88,7 +88,7 @@ static void a_rank_has_its_part_of_the_weights(void **state) {
     enum { N_RANKS = 2 };
     const char *const repack[] = {"forerun", "repack", "-m", model, NULL};
     if (SANDBOX_SANITIZED) skip();
-    write_model("--type Q8_0 --layers 15 --vocab 8192");
+    write_model("--type Q8_0 --layers 11 --vocab 40000"); /* the hash of an embedding reads all of it */
     double one = peak_of_ranks("1"), most = 1.1 / N_RANKS + one - 1, packing = peak_of_ranks("2");
     peak(repack);
     double copying = peak_of_ranks("2");
