@@ -47,12 +47,14 @@ void __wrap_cpu_linear(Device *d, const Linear *l, LinearOp op, Slice x, int32_t
     if (rank_of_thread == rank_of_other_products) y.buffer->floats[y.first] = nextafterf(y.buffer->floats[y.first], 9);
 }
 
-static const char *packed_file; /* of packed weights, for all ranks; NULL: they pack the model's file */
+static const char *packed_files[MOST_RANKS]; /* of packed weights; NULL: the rank packs the model's file */
 
 static void load(Rank *r) {
     rank_of_thread = comm_rank(r->ranks->comm);
     Model *m = NULL;
-    const WeightsOptions options = {.n_threads = 1, .packed_file = packed_file, .ranks = r->ranks};
+    const WeightsOptions options = {.n_threads = 1,
+                                    .packed_file = packed_files[comm_rank(r->ranks->comm)],
+                                    .ranks = r->ranks};
     const Backend *backend = comm_rank(r->ranks->comm) == 0 ? ranks_backend() : &backend_cpu;
     r->status = model_open(&m, r->gguf, &r->err);
     if (!r->status) r->status = backend->weights_open(&r->weights, m, &options, &r->err);
@@ -155,9 +157,9 @@ static void packed_weights_change_no_bit(void **state) {
         if (backend_cpu.weights_save(whole, path, &err)) fail_msg("%s", err.message);
         rig_weights_close(whole);
         Group g;
-        packed_file = path;
+        for (int i = 0; i < 3; i++) packed_files[i] = path;
         if (group_open(&g, gguf, 3, -1)) fail_msg("%s", g.ranks[0].err.message);
-        packed_file = NULL;
+        memset(packed_files, 0, sizeof packed_files);
         for (int i = 0; i < 3; i++) {
             assert_string_equal(g.ranks[i].weights->packed_error, "");
             assert_null(g.ranks[i].weights->mapped);
@@ -170,6 +172,77 @@ static void packed_weights_change_no_bit(void **state) {
         unlink(name);
     }
     unlink(path);
+}
+
+/* Copies a file, and inverts a bit of the copy, unless damaged_at is 0. */
+static void copy_file(const char *from, const char *to, long damaged_at) {
+    char bytes[1 << 16];
+    FILE *in = fopen(from, "rb"), *out = fopen(to, "wb");
+    assert_true(in && out);
+    for (size_t n; (n = fread(bytes, 1, sizeof bytes, in)) > 0;) assert_int_equal(fwrite(bytes, 1, n, out), n);
+    if (damaged_at) {
+        assert_int_equal(fseek(in, damaged_at, SEEK_SET) + fseek(out, damaged_at, SEEK_SET), 0);
+        fputc(fgetc(in) ^ 1, out);
+    }
+    assert_int_equal(fclose(in) + fclose(out), 0);
+}
+
+/* Each of two ranks has a copy of the file. Of the gate, which has MiB 1 to 4 of the content, rank 0 reads the first
+ * half. Damage in a part that a rank does not read is no harm. If it is in a part that the rank reads, both ranks pack
+ * the model's file instead. If a rank has no file that fits, the other one checks all of its own. */
+static void packed_files_are_checked_by_parts(void **state) {
+    (void)state;
+    enum { VERSION = 8, HEAD = 4096, MIB = 1 << 20, OF_RANK_0 = HEAD + 3 * MIB / 2, OF_RANK_1 = HEAD + 7 * MIB / 2 };
+    static const struct {
+        long damaged_at[2];
+        bool is_refused[2];
+    } cases[] = {{{0, 0}, {false, false}},         {{OF_RANK_1, 0}, {false, false}},
+                 {{0, OF_RANK_0}, {false, false}}, {{OF_RANK_1, OF_RANK_0}, {false, false}},
+                 {{OF_RANK_0, 0}, {true, true}},   {{0, OF_RANK_1}, {true, true}},
+                 {{0, VERSION}, {false, true}},    {{OF_RANK_1, VERSION}, {true, true}}};
+    const RandomModel model = {.arch = "llama",
+                               .n_layer = 1,
+                               .n_embd = 256,
+                               .n_head = 4,
+                               .n_head_kv = 4,
+                               .n_ff = 4096,
+                               .n_vocab = N_VOCAB,
+                               .types = {TYPE_F32},
+                               .n_types = 1,
+                               .seed = 4};
+    static Logits one, several;
+    char name[] = "build/test_ranks_parts.XXXXXX", sound[64], paths[2][80];
+    fr_error err;
+    Group g;
+    rig_write_random(&model, name);
+    Gguf *gguf = rig_gguf(name);
+    Weights *whole = rig_weights_in(&backend_cpu, gguf);
+    run(whole, KV_F16, 1, &one);
+    snprintf(sound, sizeof sound, "%s.packed", name);
+    if (backend_cpu.weights_save(whole, sound, &err)) fail_msg("%s", err.message);
+    rig_weights_close(whole);
+    for (int i = 0; i < 2; i++) snprintf(paths[i], sizeof paths[i], "%s-%d", sound, i), packed_files[i] = paths[i];
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        for (int i = 0; i < 2; i++) copy_file(sound, paths[i], cases[k].damaged_at[i]);
+        if (group_open(&g, gguf, 2, -1)) fail_msg("%s", g.ranks[0].err.message);
+        run(g.ranks[0].weights, KV_F16, 1, &several);
+        if (memcmp(&one, &several, sizeof one) != 0) fail_msg("case %d: other logits", (int)k);
+        for (int i = 0; i < 2; i++) {
+            const char *why = g.ranks[i].weights->packed_error;
+            if ((*why != '\0') != cases[k].is_refused[i]) fail_msg("case %d, rank %d: '%s'", (int)k, i, why);
+        }
+        group_close(&g);
+    }
+    unlink(paths[1]); /* the file of rank 0 is damaged where only rank 1 would read it */
+    if (group_open(&g, gguf, 2, -1)) fail_msg("%s", g.ranks[0].err.message);
+    assert_non_null(strstr(g.ranks[0].weights->packed_error, "are damaged (the content)"));
+    assert_string_equal(g.ranks[1].weights->packed_error, "");
+    group_close(&g);
+    memset(packed_files, 0, sizeof packed_files);
+    gguf_close(gguf);
+    unlink(paths[0]);
+    unlink(sound);
+    unlink(name);
 }
 
 /* A llama of two layers, whose heads of 12 numbers are not blocks of activations, so that floats are exchanged before
@@ -397,6 +470,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_change_no_bit),
         cmocka_unit_test(packed_weights_change_no_bit),
+        cmocka_unit_test(packed_files_are_checked_by_parts),
         cmocka_unit_test(only_what_the_formula_says_is_exchanged),
         cmocka_unit_test(the_best_token_is_found_without_exchanging_logits),
         cmocka_unit_test(the_drawn_token_is_found_without_exchanging_logits),

@@ -22,8 +22,8 @@ typedef struct Packing {
     const GgufTensor *from; /* the tensor that errors name */
     const void *data;       /* the matrix: all of the tensor, or one of its experts */
     const char *packed;     /* all of its tiles in a file of packed weights, from which they are copied; NULL: none */
+    size_t packed_at;       /* where they begin among all matrices there */
     int64_t n_rows;
-    bool is_same_matrix;       /* as the one before it: other tiles of it are packed */
     atomic_bool is_not_finite; /* NaN or infinity was found in it */
 } Packing;
 
@@ -132,7 +132,7 @@ static int will_pack(Loader *l, const GgufTensor *t, int64_t i, const LayerSpec 
     int status = packed_shape(out, t->type, block_form(l->w), t->dims[1], t->dims[0], l->err);
     if (status) return status;
     Packing *p = &l->packings[l->n_packings++];
-    *p = (Packing){.m = out, .from = t, .data = one.data, .n_rows = t->dims[1]};
+    *p = (Packing){.m = out, .from = t, .data = one.data, .packed_at = l->file_bytes, .n_rows = t->dims[1]};
     p->tiles = spec ? cpu_share_tiles(l->w, spec, slot, out) : cpu_share(l->w, packed_n_tiles(out));
     if (spec && layer_matrix_info[slot].count == MATRIX_OF_HEADS && !has_head(l->w, spec, i)) p->tiles = (Share){0, 0};
     if (!size_add(l->w->block_bytes, own_bytes(p), &l->w->block_bytes) ||
@@ -147,7 +147,7 @@ static int will_pack_more(Loader *l, Share tiles, PackedMatrix *out) {
     Packing *p = &l->packings[l->n_packings++];
     *out = *last->m;
     *p = *last;
-    p->m = out, p->tiles = tiles, p->is_same_matrix = true;
+    p->m = out, p->tiles = tiles;
     if (size_add(l->w->block_bytes, own_bytes(p), &l->w->block_bytes)) return FR_OK;
     return error_memory(l->err, "the weights", SIZE_MAX);
 }
@@ -192,35 +192,65 @@ static size_t tables_bytes(size_t embedding_bytes, size_t ple_bytes) {
     return ple_bytes ? second_table(embedding_bytes) + ple_bytes : embedding_bytes;
 }
 
+/* Lists what this rank copies from a file of packed weights. Returns NULL if there is no memory. */
+static PackedRange *own_ranges(const Loader *l) {
+    PackedRange *ranges = mem_calloc((size_t)l->n_packings + 1, sizeof *ranges);
+    for (int64_t i = 0; ranges && i < l->n_packings; i++) {
+        const Packing *p = &l->packings[i];
+        ranges[i] = (PackedRange){p->packed_at + (size_t)p->tiles.first * p->m->tile_bytes, own_bytes(p)};
+    }
+    return ranges;
+}
+
+/* Opens and checks the file of packed weights. A rank does so together with all others, and tells them if it has none.
+ */
+static int open_packed(Loader *l, size_t tables_bytes, const void **matrices, const void **tables, fr_error *err) {
+    CpuWeights *w = l->w;
+    const WeightsOptions *o = &w->base.options;
+    PackedRange *ranges = w->base.n_ranks ? own_ranges(l) : NULL;
+    const PackedReader reader = {cpu_comm(w), ranges, l->n_packings};
+    if (w->base.n_ranks && !ranges) {
+        packed_ranks_abstain(cpu_comm(w));
+        return error_memory(err, "the places of weights", (size_t)l->n_packings * sizeof *ranges);
+    }
+    int status = packed_file_open(&w->base.mapped, o->packed_file, w->base.model->gguf, l->file_bytes, tables_bytes,
+                                  ranges ? &reader : NULL, o->n_threads, matrices, tables, err);
+    mem_free(ranges);
+    return status;
+}
+
 /* Maps the matrices and the tables from a file of packed weights. Returns false if there is no such file, or if it
  * cannot be used, which packed_error explains. A rank will copy its tiles instead: they are then near its cores, and
  * the tiles of the others take no memory. */
 static bool map_packed(Loader *l) {
     CpuWeights *w = l->w;
-    const WeightsOptions *o = &w->base.options;
     const GgufTensor own = own_embedding(w->base.model), ple = own_ple_table(w->base.model);
     const void *matrices, *tables;
     fr_error why;
-    if (!o->packed_file || access(o->packed_file, F_OK) != 0) return false;
-    if (packed_file_open(&w->base.mapped, o->packed_file, w->base.model->gguf, l->file_bytes,
-                         tables_bytes(own.bytes, ple.bytes), w->base.n_ranks == 0, o->n_threads, &matrices, &tables,
-                         &why)) {
+    if (open_packed(l, tables_bytes(own.bytes, ple.bytes), &matrices, &tables, &why)) {
         snprintf(w->base.packed_error, sizeof w->base.packed_error, "%s", why.message);
         return false;
     }
-    const char *at = matrices;
     for (int64_t i = 0; i < l->n_packings; i++) {
         Packing *p = &l->packings[i];
-        if (p->is_same_matrix) at -= packed_bytes(p->m);
+        const char *at = (const char *)matrices + p->packed_at;
         if (w->base.n_ranks) p->packed = at;
         else p->m->data = (void *)(uintptr_t)at; /* kernels only read it */
-        at += packed_bytes(p->m);
     }
     if (w->base.n_ranks) return false;
     w->embedding = own, w->ple_table = ple;
     if (own.bytes) w->embedding.data = tables;
     if (ple.bytes) w->ple_table.data = (const char *)tables + second_table(own.bytes);
     return true;
+}
+
+/* Returns whether the weights have been mapped. If not, and the status is good, they must be packed or copied. */
+static bool use_packed(Loader *l, int status) {
+    const char *path = l->w->base.options.packed_file;
+    if (!path) return false;
+    if (!status && access(path, F_OK) == 0) return map_packed(l);
+    if (l->w->base.n_ranks) packed_ranks_abstain(cpu_comm(l->w));
+    return false;
 }
 
 /* Copies the rows of a table of this rank to `to`, if there is a table. */
@@ -383,7 +413,7 @@ static int open_weights(Weights **out, const Model *model, const WeightsOptions 
     if (target && model->output == target->base.model->output) w->output = target->output;
     else if (!status && !(status = will_pack(&l, model->output, 0, NULL, MATRIX_O, &w->output)))
         w->base.bytes += own_bytes(&l.packings[l.n_packings - 1]);
-    if (!status && !map_packed(&l)) status = pack_and_copy(&l, target);
+    if (!use_packed(&l, status) && !status) status = pack_and_copy(&l, target);
     if (!status) status = gguf_check(model->gguf, err);
     mem_free(l.packings);
     if (status) {

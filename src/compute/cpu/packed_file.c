@@ -31,7 +31,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { HEAD_BYTES = 4096, CHUNK_BYTES = 1 << 20, SAMPLE_BYTES = 256 };
+enum { HEAD_BYTES = 4096, SAMPLE_BYTES = 256 };
 
 typedef struct Header {
     char magic[8];
@@ -50,35 +50,45 @@ static size_t aligned(size_t n) { return (n + MEM_ALIGN - 1) / MEM_ALIGN * MEM_A
 /* ---- hashes -------------------------------------------------------------------------------------------- */
 
 typedef struct ContentJob {
-    const char *bytes;
-    size_t n;
-    uint64_t *hashes; /* [chunks] */
-    bool is_last_use; /* the bytes are mapped, and their pages are given back after hashing */
+    const PackedContent *content;
+    const bool *wanted; /* [chunks] NULL: all */
+    uint64_t *hashes;   /* [chunks] */
 } ContentJob;
+
+int64_t packed_n_chunks(const PackedContent *c) {
+    return (int64_t)((c->n + PACKED_CHUNK_BYTES - 1) / PACKED_CHUNK_BYTES);
+}
 
 static void hash_part(void *ctx, int i_part, int n_parts, int i_thread) {
     (void)i_thread;
     const ContentJob *j = ctx;
+    const PackedContent *c = j->content;
     int64_t begin, end;
-    threads_split((int64_t)((j->n + CHUNK_BYTES - 1) / CHUNK_BYTES), 1, i_part, n_parts, &begin, &end);
+    threads_split(packed_n_chunks(c), 1, i_part, n_parts, &begin, &end);
     for (int64_t i = begin; i < end; i++) {
-        size_t at = (size_t)i * CHUNK_BYTES, n = j->n - at < CHUNK_BYTES ? j->n - at : CHUNK_BYTES;
-        j->hashes[i] = hash64(j->bytes + at, n, (uint64_t)i);
-        if (j->is_last_use) mapped_file_release(j->bytes + at, n);
+        size_t at = (size_t)i * PACKED_CHUNK_BYTES, n = c->n - at < PACKED_CHUNK_BYTES ? c->n - at : PACKED_CHUNK_BYTES;
+        if (j->wanted && !j->wanted[i]) continue;
+        j->hashes[i] = hash64(c->bytes + at, n, (uint64_t)i);
+        if (c->is_last_use) mapped_file_release(c->bytes + at, n);
     }
 }
 
+void packed_hash_chunks(const PackedContent *c, const bool *wanted, uint64_t *hashes) {
+    ContentJob j = {.content = c, .wanted = wanted, .hashes = hashes};
+    threads_run_once(c->n_threads, hash_part, &j);
+}
+
+uint64_t packed_hash_of_chunks(const PackedContent *c, const uint64_t *hashes) {
+    return hash64(hashes, (size_t)packed_n_chunks(c) * sizeof *hashes, c->n);
+}
+
 /* Computes the hash of the hashes of all chunks. Returns false if there is no memory. */
-static bool hash_content(const void *bytes, size_t n, bool is_last_use, int n_threads, uint64_t *out) {
-    size_t n_chunks = (n + CHUNK_BYTES - 1) / CHUNK_BYTES;
-    ContentJob j = {.bytes = bytes,
-                    .n = n,
-                    .is_last_use = is_last_use,
-                    .hashes = mem_calloc(n_chunks + 1, sizeof *j.hashes)};
-    if (!j.hashes) return false;
-    threads_run_once(n_threads, hash_part, &j);
-    *out = hash64(j.hashes, n_chunks * sizeof *j.hashes, n);
-    mem_free(j.hashes);
+static bool hash_content(const PackedContent *c, uint64_t *out) {
+    uint64_t *hashes = mem_calloc((size_t)packed_n_chunks(c) + 1, sizeof *hashes);
+    if (!hashes) return false;
+    packed_hash_chunks(c, NULL, hashes);
+    *out = packed_hash_of_chunks(c, hashes);
+    mem_free(hashes);
     return true;
 }
 
@@ -154,8 +164,8 @@ static int seal(ReplaceFile *r, Header *h, int n_threads, fr_error *err) {
     const char *bytes = mapped_file_bytes(written, &n);
     h->file_bytes = n;
     if (n <= HEAD_BYTES) status = error_set(err, FR_ERR_IO, "%.300s: cannot be written", r->path);
-    else if (!hash_content(bytes + HEAD_BYTES, n - HEAD_BYTES, true, n_threads, &h->content_hash))
-        status = error_memory(err, "hashes", n / CHUNK_BYTES);
+    else if (!hash_content(&(PackedContent){bytes + HEAD_BYTES, n - HEAD_BYTES, true, n_threads}, &h->content_hash))
+        status = error_memory(err, "hashes", n / PACKED_CHUNK_BYTES);
     mapped_file_close(written);
     h->head_hash = hash_head(h);
     if (!status && (fseek(r->file, 0, SEEK_SET) != 0 || fwrite(h, sizeof *h, 1, r->file) != 1))
@@ -181,35 +191,50 @@ int packed_file_write(const char *path, const Gguf *source, const void *matrices
 
 /* ---- reading --------------------------------------------------------------------------------------------- */
 
-static int check(const char *bytes, size_t n, const char *path, const Gguf *source, size_t expected, bool keeps_pages,
-                 int n_threads, fr_error *err) {
-    Header h, now;
-    uint64_t content_hash;
+static int check_head(const char *bytes, size_t n, const char *path, const Gguf *source, size_t expected, Header *h,
+                      fr_error *err) {
+    Header now;
     if (n < HEAD_BYTES) return refuse(path, "are damaged (too short)", err);
-    memcpy(&h, bytes, sizeof h);
-    if (memcmp(h.magic, magic, sizeof magic) != 0) return refuse(path, "are damaged (another kind of file)", err);
-    if (h.version != PACKED_FILE_VERSION) return refuse(path, "were made by another version of forerun", err);
-    if (h.head_hash != hash_head(&h) || h.head_bytes != HEAD_BYTES) return refuse(path, "are damaged (the head)", err);
+    memcpy(h, bytes, sizeof *h);
+    if (memcmp(h->magic, magic, sizeof magic) != 0) return refuse(path, "are damaged (another kind of file)", err);
+    if (h->version != PACKED_FILE_VERSION) return refuse(path, "were made by another version of forerun", err);
+    if (h->head_hash != hash_head(h) || h->head_bytes != HEAD_BYTES) return refuse(path, "are damaged (the head)", err);
     int status = describe_source(source, &now, err);
     if (status) return status;
-    if (h.source_bytes != now.source_bytes || h.source_s != now.source_s || h.source_ns != now.source_ns ||
-        h.source_hash != now.source_hash)
+    if (h->source_bytes != now.source_bytes || h->source_s != now.source_s || h->source_ns != now.source_ns ||
+        h->source_hash != now.source_hash)
         return refuse(path, "are those of another or an earlier model file", err);
-    if (h.file_bytes != n || n != expected) return refuse(path, "are damaged (the size)", err);
-    if (!hash_content(bytes + HEAD_BYTES, n - HEAD_BYTES, !keeps_pages, n_threads, &content_hash))
-        return error_memory(err, "hashes", n / CHUNK_BYTES);
+    return h->file_bytes != n || n != expected ? refuse(path, "are damaged (the size)", err) : (int)FR_OK;
+}
+
+static int check(const char *bytes, size_t n, const char *path, const Gguf *source, size_t expected,
+                 const PackedReader *reader, int n_threads, fr_error *err) {
+    Header h;
+    uint64_t content_hash;
+    int status = check_head(bytes, n, path, source, expected, &h, err);
+    if (status) {
+        if (reader) packed_ranks_abstain(reader->comm);
+        return status;
+    }
+    const PackedContent c = {bytes + HEAD_BYTES, n - HEAD_BYTES, reader != NULL, n_threads};
+    if (!(reader ? packed_ranks_hash(reader, &c, h.content_hash, &content_hash) : hash_content(&c, &content_hash)))
+        return error_memory(err, "hashes", n / PACKED_CHUNK_BYTES);
+    if (reader && (status = comm_check(reader->comm, err))) return status;
     return content_hash == h.content_hash ? FR_OK : refuse(path, "are damaged (the content)", err);
 }
 
 int packed_file_open(MappedFile **out, const char *path, const Gguf *source, size_t matrix_bytes,
-                     size_t embedding_bytes, bool keeps_pages, int n_threads, const void **matrices,
+                     size_t embedding_bytes, const PackedReader *reader, int n_threads, const void **matrices,
                      const void **embedding, fr_error *err) {
     size_t n, expected;
     int status = mapped_file_open(out, path, err);
-    if (status) return status;
+    if (status) {
+        if (reader) packed_ranks_abstain(reader->comm);
+        return status;
+    }
     const char *bytes = mapped_file_bytes(*out, &n);
     if (!size_add(HEAD_BYTES + matrix_bytes, aligned(embedding_bytes), &expected)) expected = SIZE_MAX;
-    status = check(bytes, n, path, source, expected, keeps_pages, n_threads, err);
+    status = check(bytes, n, path, source, expected, reader, n_threads, err);
     if (!status) status = mapped_file_check(*out, err);
     if (status) {
         mapped_file_close(*out);
