@@ -1,6 +1,6 @@
 /* test_ranks_mpi.c - `mpirun forerun run`: the processes divide the model, and logits and text are those of one
- * process; a process that fails ends all of them with its rank; without the shared object for MPI the error names a
- * package. Skipped without mpirun. */
+ * process, also with each drafter of the shipped model; a process that fails ends all of them with its rank; without
+ * the shared object for MPI the error names a package. Skipped without mpirun. */
 #include "cli_rig.h"
 
 #include "random_model.h"
@@ -70,6 +70,48 @@ static void processes_of_mpirun_give_the_same_logits(void **state) {
     unlink(path);
 }
 
+/* Compares drafters on two processes of mpirun. `compare` ends with status 1 if the tokens of one, or the hash of its
+ * logits, are not those of plain decoding. */
+static void compare_over_mpi(const char *drafts, const char *args) {
+    static char text[100000];
+    char command[3000];
+    int n_drafts = 0, n_same = 0, n_accepting = 0, n_accepted;
+    for (const char *at = drafts; (at = strstr(at, "--draft ")); at++) n_drafts++;
+    snprintf(command, sizeof command, MPIRUN "compare %s --runs 1 --json %s 2>&1", 2, program, args, drafts);
+    if (run(command, text, sizeof text) != 0) fail_msg("%s", text);
+    for (const char *at = text; (at = strstr(at, "\"identical\": true")); at++) n_same++;
+    for (const char *at = text; (at = strstr(at, "\"accepted\": ")); at++)
+        n_accepting += sscanf(at, "\"accepted\": %d", &n_accepted) == 1 && n_accepted > 0;
+    assert_int_equal(n_same, n_drafts + 1); /* plain decoding is a row, too */
+    assert_true(n_accepting > n_drafts / 2);
+}
+
+static void every_shipped_drafter_gives_the_text_of_one_process(void **state) {
+    (void)state;
+    static const char of_texts[] = "--draft ngram-trie --draft pld --draft llma --draft suffix --draft lookahead-trie "
+                                   "--draft recycling --draft lookahead";
+    static const char learned[] = "--draft sps:model=models/draft.gguf --draft eagle:file=models/eagle.gguf "
+                                  "--draft hydra:file=models/hydra.gguf --draft lyanna:file=models/lyanna.gguf "
+                                  "--draft medusa:file=models/medusa.gguf --draft redrafter:file=models/redrafter.gguf";
+    static const char *const samplings[] = {"", "--temp 0.8 --seed 3"};
+    char command[3000], args[900], text[6000], one[17], several[17];
+    skip_without_mpirun();
+    for (size_t i = 0; i < sizeof samplings / sizeof *samplings; i++) {
+        snprintf(args, sizeof args,
+                 "-m models/target.gguf -p 'one two one two one two one' -n 24 -t 1 -c 64 --ignore-eos %s",
+                 samplings[i]);
+        compare_over_mpi(learned, args);
+        if (i == 0) compare_over_mpi(of_texts, args);
+        snprintf(command, sizeof command, MPIRUN "run %s --draft none --stats 2>&1", 2, program, args);
+        if (run(command, text, sizeof text) != 0) fail_msg("%s", text);
+        find_hash(text, several);
+        snprintf(command, sizeof command, "%s run %s --draft none --stats 2>&1", program, args);
+        assert_int_equal(run(command, text, sizeof text), 0);
+        find_hash(text, one);
+        assert_string_equal(one, several);
+    }
+}
+
 /* Stops a process that has begun to join the others, which is when it maps the memory in which ranks that join count
  * beats. The others wait in MPI_Init then. The time ends when a rank names the one that was stopped. */
 static void a_rank_that_is_stopped_while_ranks_join_is_named(void **state) {
@@ -137,6 +179,7 @@ int main(int argc, char **argv) {
     program = path;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(processes_of_mpirun_give_the_same_logits),
+        cmocka_unit_test(every_shipped_drafter_gives_the_text_of_one_process),
         cmocka_unit_test(a_rank_that_is_stopped_while_ranks_join_is_named),
         cmocka_unit_test(a_missing_library_is_named),
     };
