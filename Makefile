@@ -243,6 +243,10 @@ $(BUILD)/tests/test_ranks: TEST_LDFLAGS := -Wl,--wrap=cpu_linear
 # test_pull_tls is a server of its own.
 $(BUILD)/tests/test_pull_tls: TEST_LDFLAGS := -Wl,--no-as-needed -lssl -lcrypto
 $(BUILD)/bench/bench_serve: $(BUILD)/bench/load_figures.o
+# Programs find the shared object for MPI in their own folder.
+$(BUILD)/bench/bench_ranks: | $(if $(MPI_FOUND),$(BUILD)/bench/libforerun-mpi.so)
+$(BUILD)/bench/libforerun-mpi.so: $(BUILD)/libforerun-mpi.so
+	@mkdir -p $(@D) && ln -sfn ../libforerun-mpi.so $@
 $(BENCHES): $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/forerun-all.a
 	$(call say,LD,$@)
 	$(Q)$(CC) $(MODE_FLAGS) -pthread $^ $(LDLIBS) -o $@

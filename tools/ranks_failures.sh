@@ -9,29 +9,17 @@
 rounds=${1:-50}
 program=${2:-build/forerun}
 folder=$(mktemp -d)
-here=ranks-$$-here there=ranks-$$-there # network namespaces
+. "$(dirname "$0")/ranks_namespaces.sh"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 model=models/target.gguf
 for i in $(seq 3000); do echo "The little dog went to the park and saw $i big red balls."; done > "$folder/long.txt"
 failed=0
 
-# Ends everything in the two namespaces.
-end_namespaces() { for n in $here $there; do ip netns pids $n 2>/dev/null | xargs -r kill -KILL; done; }
-
 clean_up() {
-  end_namespaces
-  for n in $here $there; do ip netns del $n 2>/dev/null; done
+  remove_namespaces
   rm -rf "$folder"
 }
 trap clean_up EXIT
-
-# Makes two namespaces that a pair of interfaces joins, and what mpirun runs in the place of ssh.
-make_namespaces() {
-  ip netns add $here && ip netns add $there && ip link add eth0 netns $here type veth peer name eth0 netns $there &&
-    ip -n $here addr add 10.77.0.1/24 dev eth0 && ip -n $there addr add 10.77.0.2/24 dev eth0 || return 1
-  for n in $here $there; do ip -n $n link set lo up && ip -n $n link set eth0 up || return 1; done
-  printf '#!/bin/sh\nshift\nexec ip netns exec %s sh -c "$*"\n' $there > "$folder/agent" && chmod +x "$folder/agent"
-}
 if [ -z "$LAUNCHERS" ]; then
   LAUNCHERS="fork mpi"
   make_namespaces 2>/dev/null && LAUNCHERS="fork mpi cut"
@@ -78,10 +66,7 @@ one_round() {
   case $launcher in
     fork) start="$program $args --ranks $ranks" ;;
     mpi) start="mpirun --oversubscribe -n $ranks $program $args" ;;
-    cut)
-      start="ip netns exec $here mpirun --mca plm_rsh_agent $folder/agent --mca btl_tcp_if_include eth0 --mca oob_tcp_if_include eth0"
-      start="$start --host 10.77.0.1,10.77.0.2 -n $ranks $program $args"
-      ;;
+    cut) start="$(between_namespaces) $program $args" ;;
   esac
   $start > "$folder/out" 2> "$folder/err" < /dev/null &
   command=$!
