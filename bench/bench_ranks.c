@@ -87,7 +87,7 @@ static void compare(Executor *e, const fr_model *m, double budget_s, int i_time,
     for (double end_s = clock_s() + budget_s; n_rounds < MOST_ROUNDS && (n_rounds < 3 || clock_s() < end_s); n_rounds++)
         for (int k = 0; k < N_COUNTS; k++) time_forward(e, comm, sequence, COUNTS[k], n_rounds, &all[k]);
     executor_sequence_close(e, sequence);
-    curve.n_context = N_CONTEXT;
+    curve.n_context = N_CONTEXT, curve.logits_s = cost_logits_s(m->weights);
     for (int k = 0; k < N_COUNTS; k++) {
         Forwards *f = &all[k];
         Figures *o = &out[k];

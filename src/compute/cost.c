@@ -39,10 +39,13 @@ double cost_limit_s(const CostWork *work, const MachineSpeed *speed, int32_t n_r
 enum { MAX_ROUNDS = 200 };
 
 /* The tokens do not matter: the cost of a forward does not depend on what is read. */
-static void fill_chain(Row *rows, int32_t n, int32_t sequence, int32_t n_vocab, bool want_logits) {
+static void fill_chain(Row *rows, int32_t n, int32_t sequence, int32_t n_vocab) {
     for (int32_t i = 0; i < n; i++)
-        rows[i] =
-            (Row){.token = (i * 37 + 11) % n_vocab, .sequence = sequence, .parent = i - 1, .want_logits = want_logits};
+        rows[i] = (Row){.token = (i * 37 + 11) % n_vocab,
+                        .sequence = sequence,
+                        .parent = i - 1,
+                        .want_logits = true,
+                        .only_best = true};
 }
 
 static int compare_doubles(const void *a, const void *b) {
@@ -56,7 +59,7 @@ static int measure(Executor *e, Row *rows, int32_t sequence, int32_t n_vocab, co
     double end_s = clock_s() + budget_s;
     while (n_rounds < min_rounds || (n_rounds < MAX_ROUNDS && clock_s() < end_s)) {
         for (int i = 0; i < n; i++) {
-            fill_chain(rows, row_counts[i], sequence, n_vocab, true);
+            fill_chain(rows, row_counts[i], sequence, n_vocab);
             int status = executor_reserve(e, sequence, row_counts[i], err);
             double start_s = clock_s();
             if (!status) status = executor_forward(e, rows, row_counts[i], err);
@@ -265,8 +268,14 @@ static double without_keys(const CostCurve *c, int32_t n_rows) {
     return c->seconds[i] + slope * (double)(n_rows - c->rows[i]);
 }
 
+double cost_logits_s(const Weights *w) {
+    if (w->n_ranks < 2 || w->exchange_bytes_per_s <= 0) return 0;
+    double row_bytes = (double)w->model->hparams.n_vocab * sizeof(float);
+    return row_bytes * (w->n_ranks - 1) / w->n_ranks / w->exchange_bytes_per_s;
+}
+
 double cost_curve_at(const CostCurve *c, int32_t n_rows) {
-    return without_keys(c, n_rows) + c->n_context * (c->key_read_s + n_rows * c->key_s);
+    return without_keys(c, n_rows) + c->n_context * (c->key_read_s + n_rows * c->key_s) + n_rows * c->logits_s;
 }
 
 /* Points above n_rows move slowly down to the neighbours of n_rows: a size that looks too expensive to be used would

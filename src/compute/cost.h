@@ -31,7 +31,7 @@ static inline double cost_keys_seen(const CostWork *work, double n) {
  * arithmetic busy without a pause: the larger of the two; 0 if the speed is unknown. */
 double cost_limit_s(const CostWork *work, const MachineSpeed *speed, int32_t n_rows, int32_t n_context);
 
-/* seconds[i] is the wall time of a forward of row_counts[i] rows (a chain, all wanting logits) after n_context
+/* seconds[i] is the wall time of a forward of row_counts[i] rows (a chain, all wanting the best token) after n_context
  * committed tokens, as a quantile of the rounds: 0.5 is the median, 0 the minimum. The numbers of rows take turns, for
  * at least min_rounds rounds and about budget_s seconds in all, so that disturbances affect them alike. Needs a free
  * sequence and leaves none open. */
@@ -42,14 +42,17 @@ int cost_measure(Executor *e, int32_t n_context, const int32_t *row_counts, int 
 
 enum { COST_CURVE_MAX = 9 };
 
-/* T(n, context) = a(n) + context * (key_read_s + n * key_s): keys are read once, and every row is multiplied with
- * every key. a(n) is linear between the points and continues after the last one with the slope of the last segment. */
+/* T(n, context) = a(n) + context * (key_read_s + n * key_s) + n * logits_s: keys are read once, and every row is
+ * multiplied with every key. a(n) is linear between the points and continues after the last one with the slope of the
+ * last segment. It is measured with rows of which only the best token is wanted: where ranks exchange whole rows of
+ * logits, logits_s is the time of one. */
 typedef struct CostCurve {
     int n;                          /* points; 0: nothing is known */
     int32_t rows[COST_CURVE_MAX];   /* rising, the first is 1 */
     double seconds[COST_CURVE_MAX]; /* a(n), never falling */
     double key_s, key_read_s;       /* seconds for each row and key; seconds for each key, for all rows together */
     double n_context; /* the mean number of tokens before a row, which the functions below assume; the owner sets it */
+    double logits_s;  /* cost_logits_s, if whole rows are wanted in the coming forward, or 0; the owner sets it */
     double disturbance; /* above 1: other programs ran during the measurement (cost_disturbance) */
 } CostCurve;
 
@@ -63,6 +66,8 @@ int cost_curve_measure(CostCurve *c, Executor *e, int32_t n_ctx, int n_threads, 
  * long, in multiples of the fastest. cpu_share: the processor time of this process as a share of what its threads could
  * have had. Up to 1 is the noise of an idle machine. */
 double cost_disturbance(double spread, double cpu_share);
+/* Returns the seconds in which rank 0 receives the other ranks' parts of one row of logits; 0: there are none. */
+double cost_logits_s(const Weights *w);
 /* n_rows >= 1; the curve is not empty. */
 double cost_curve_at(const CostCurve *c, int32_t n_rows);
 /* Corrects the curve by one forward of n_rows rows that took so long. A forward moves the curve by a tenth at most,

@@ -65,6 +65,7 @@ int draft_policy_measure_costs(fr_engine *e, fr_error *err) {
     fr_error why;
     int status;
     if (e->policy.cost.n) return FR_OK;
+    e->policy.logits_s = cost_logits_s(e->model->weights);
     if (folder) cost_cache_key(e->executor, e->options.n_threads, key);
     if (folder && cost_cache_load(folder, key, &e->policy.cost)) return FR_OK;
     while ((status = cost_curve_measure(&e->policy.cost, e->executor, e->options.n_ctx, e->device->n_threads, &why)) &&
@@ -306,11 +307,16 @@ static void adapt_proposal_budget(fr_request *r, int32_t n_taken) {
     if (r->proposal_budget > most) r->proposal_budget = most;
 }
 
-/* Sets the mean context of this step, for which T(n) is needed. */
+/* Sets for which mean context T(n) is needed in this step, and whether whole rows of logits are wanted. */
 static void set_context(fr_engine *e, fr_request *const *requests, int n) {
     double sum = 0;
-    for (int i = 0; i < n; i++) sum += (double)requests[i]->n_context;
+    bool wants_rows = false;
+    for (int i = 0; i < n; i++) {
+        sum += (double)requests[i]->n_context;
+        wants_rows = wants_rows || !requests[i]->only_best;
+    }
     if (n > 0) e->policy.cost.n_context = sum / n;
+    e->policy.cost.logits_s = wants_rows ? e->policy.logits_s : 0;
 }
 
 void draft_policy_allocate(fr_engine *e, fr_request *const *requests, int n, int32_t n_base_rows) {

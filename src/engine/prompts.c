@@ -41,8 +41,9 @@ static double chunk_s(const ChunkInput *in, int32_t n) {
     CostCurve cost = *in->cost;
     double keys = in->n_tree_rows * cost.n_context + n * (in->n_read + 0.5 * n), read = cost.n_context;
     if (n > 0) read += in->n_read;
-    cost.n_context = 0;
-    return cost_curve_at(&cost, in->n_tree_rows + n) + read * cost.key_read_s + keys * cost.key_s;
+    double logits_s = in->n_tree_rows * cost.logits_s;
+    cost.n_context = cost.logits_s = 0;
+    return cost_curve_at(&cost, in->n_tree_rows + n) + read * cost.key_read_s + keys * cost.key_s + logits_s;
 }
 
 static double ratio_or_1(double ratio) { return ratio > 0 ? ratio : 1; }

@@ -420,6 +420,38 @@ static void recurrent_states_are_divided_by_heads(void **state) {
     assert_int_equal(n_models, 4);
 }
 
+/* A row of logits travels only if it is wanted whole, and has a price of its own. */
+static void the_cost_of_a_forward_is_without_rows_of_logits(void **state) {
+    (void)state;
+    enum { N_ROWS = 3, N_RANKS = 3 };
+    static float logits[N_ROWS][N_VOCAB];
+    const int32_t n_rows = N_ROWS;
+    const RowDraw greedy = {.temperature = 0};
+    Gguf *gguf = rig_random_gguf(&small_models[0]);
+    Group g;
+    fr_error err;
+    double seconds;
+    if (group_open(&g, gguf, N_RANKS, -1)) fail_msg("%s", g.ranks[0].err.message);
+    Weights *w = g.ranks[0].weights;
+    const Comm *comm = g.ranks[0].ranks->comm;
+    int64_t of_others = run_rows(w, comm, &greedy, logits) - N_ROWS * 8 * N_RANKS; /* of four rows */
+    RigOptions o = rig_options(N_CTX, N_ROWS);
+    Executor *e = rig_executor(w, &o);
+    int64_t before = comm_counts(comm).n_gather_bytes;
+    if (cost_measure(e, 0, &n_rows, 1, 1, 0, 0, &seconds, &err)) fail_msg("%s", err.message);
+    assert_int_equal(comm_counts(comm).n_gather_bytes - before, of_others / 4 * N_ROWS + N_ROWS * 8 * N_RANKS);
+    w->exchange_bytes_per_s = 1e6;
+    assert_true(fabs(cost_logits_s(w) - N_VOCAB * 4 * 2 / 3e6) < 1e-12);
+    const CostCurve curve = {.n = 1, .rows = {1}, .seconds = {2}, .logits_s = 0.25};
+    assert_true(fabs(cost_curve_at(&curve, 4) - 3) < 1e-12);
+    rig_executor_close(e);
+    group_close(&g);
+    w = rig_weights_in(&backend_cpu, gguf);
+    assert_true(cost_logits_s(w) == 0);
+    rig_weights_close(w);
+    gguf_close(gguf);
+}
+
 /* The costs that the planner reads are measured with the exchanges in them. Rank 0 has the embedding of the token that
  * is read, and receives nothing in that exchange. */
 static void the_cost_of_a_forward_contains_its_exchanges(void **state) {
@@ -475,6 +507,7 @@ int main(void) {
         cmocka_unit_test(the_best_token_is_found_without_exchanging_logits),
         cmocka_unit_test(the_drawn_token_is_found_without_exchanging_logits),
         cmocka_unit_test(recurrent_states_are_divided_by_heads),
+        cmocka_unit_test(the_cost_of_a_forward_is_without_rows_of_logits),
         cmocka_unit_test(the_cost_of_a_forward_contains_its_exchanges),
         cmocka_unit_test(another_model_is_refused_by_name),
         cmocka_unit_test(another_arithmetic_is_refused_by_name),

@@ -4,6 +4,7 @@
 
 #include "all_drafters.h"
 #include "base/system.h"
+#include "engine/engine.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -119,6 +120,29 @@ static void without_a_hash_only_best_tokens_are_exchanged(void **state) {
     }
     fr_model_close(whole);
     fr_model_close(divided);
+}
+
+/* An automatic budget plans with the time of whole rows of logits if, and only if, they are exchanged. */
+static void whole_rows_are_planned_with_where_they_are_wanted(void **state) {
+    (void)state;
+    static Stream got;
+    const char *const draft = "ngram-trie";
+    int32_t prompt[N_PROMPT];
+    fr_error err;
+    all_drafters_write_files();
+    for (int n_ranks = 1; n_ranks <= 2; n_ranks++) {
+        fr_model *m = open_divided(ALL_DRAFTERS_TARGET, n_ranks);
+        fr_engine *e = open_engine(m);
+        if (fr_engine_measure_costs(e, &err)) fail_msg("%s", err.message);
+        for (int no_hash = 0; no_hash < 2; no_hash++) {
+            fr_request_options o = request_of(prompt, &draft);
+            o.tree_budget = FR_TREE_BUDGET_AUTO, o.no_logits_hash = no_hash;
+            rig_run_request(e, &o, &got);
+            assert_true((e->policy.cost.logits_s > 0) == (n_ranks == 2 && !no_hash));
+        }
+        fr_engine_close(e);
+        fr_model_close(m);
+    }
 }
 
 /* Runs a request with a temperature and no hash, and returns the bytes that its processes have exchanged. The
@@ -243,6 +267,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(processes_change_no_text),
         cmocka_unit_test(without_a_hash_only_best_tokens_are_exchanged),
+        cmocka_unit_test(whole_rows_are_planned_with_where_they_are_wanted),
         cmocka_unit_test(with_a_temperature_only_drawn_tokens_are_exchanged),
         cmocka_unit_test(a_process_that_fails_ends_the_group),
         cmocka_unit_test(a_wrong_file_is_refused_once),
