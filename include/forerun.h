@@ -591,6 +591,10 @@ FR_API int fr_request_get_draft_stats(const fr_request *request, fr_draft_stats 
  * Borrowed until the next step or fr_request_close. */
 FR_API const char *fr_request_draft_error(const fr_request *request);
 
+/* Closes the reasoning of a request with reasoning_end from its next token on, as if max_reasoning were reached. If its
+ * text does not reason, nothing changes. Call it between steps. FR_ERR_ARGUMENT: the request has no reasoning_end. */
+FR_API int fr_request_end_reasoning(fr_request *request, fr_error *err);
+
 /* Writes the embedding of the prompt to out [n_embd] (fr_model_info): the mean of the hidden states after the model's
  * final norm over all tokens of the prompt, scaled to length 1. It depends only on the prompt. The request has
  * want_embedding, and has generated its first token; otherwise the call fails with FR_ERR_ARGUMENT. */

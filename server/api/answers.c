@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { UNBOUNDED = INT32_MAX }; /* more tokens than any context has */
 static const char think_begin[] = "<think>", think_end[] = "</think>";
 
 static void free_answers(void *own) {
@@ -47,17 +48,12 @@ static bool add_mark(Answers *a, const ServedModel *m, const char *mark) {
     return token >= 0;
 }
 
-static bool ends_with(const fr_chat_result *prompt, const char *mark) {
-    size_t n = prompt->n_bytes, n_mark = strlen(mark);
-    while (n > 0 && strchr(" \n\r\t", prompt->text[n - 1])) n--;
-    return n >= n_mark && memcmp(prompt->text + n - n_mark, mark, n_mark) == 0;
-}
-
 /* Sets the form of the answers. They may begin with reasoning if the vocabulary or the template has a mark for it. */
 static void find_form(Answers *a, const ServedModel *m, const ChatMessages *f, const fr_chat_result *prompt) {
     a->form.tools = chat_messages_has_tools(f) ? tool_form_of(m->info.chat_family) : NULL;
-    a->form.is_reasoning = ends_with(prompt, think_begin);
-    a->form.has_reasoned = ends_with(prompt, think_end);
+    bool goes_on = f->prefill_reasoning && !f->prefill; /* the prompt ends within the reasoning */
+    a->form.is_reasoning = goes_on || chat_prompt_ends_with(prompt, think_begin);
+    a->form.has_reasoned = chat_prompt_ends_with(prompt, think_end);
     a->form.reasons = add_mark(a, m, think_begin) || m->info.chat_reasons;
     (void)add_mark(a, m, think_end);
     if (!a->form.tools) return;
@@ -99,12 +95,13 @@ static void put_reasoning_first(Plan *plan, const AnswerForm *form) {
     if (!form->is_reasoning && may_begin) plan->grammar_opening = think_begin;
 }
 
-/* Bounds the reasoning of answers that may have some. */
+/* Bounds the reasoning of answers that may have some, or prepares for a client that ends it. */
 static void set_budget(Plan *plan, const AnswerForm *form, const ChatMessages *f) {
-    if (!f->has_budget || form->has_reasoned || !(form->is_reasoning || form->reasons)) return;
+    bool is_bounded = f->has_budget || plan->controls_reasoning;
+    if (!is_bounded || form->has_reasoned || !(form->is_reasoning || form->reasons)) return;
     plan->reasoning_end = think_end;
     plan->reasoning_opening = form->is_reasoning ? NULL : think_begin;
-    plan->max_reasoning = f->max_reasoning;
+    plan->max_reasoning = f->has_budget ? f->max_reasoning : UNBOUNDED;
 }
 
 static Answers *new_answers(ApiCall *call) {
@@ -127,12 +124,13 @@ int answers_prepare(ApiCall *call, const ChatMessages *f) {
     if (!a) return -1;
     if (chat_messages_apply(call->plan.model, f, &result, &call->error)) return -1;
     find_form(a, call->plan.model, f, &result);
-    Prompt prompt = {.tokens = result.tokens, .n = result.n_tokens};
+    Prompt prompt = {.tokens = result.tokens, .n = result.n_tokens, .text = NULL};
     const char *name;
+    if (call->plan.is_verbose) prompt.text = result.text, result.text = NULL;
     a->is_forced = a->form.tools && chat_messages_forces_call(f, &name);
     a->has_one_call = f->has_one_call;
     a->form.is_either = a->form.tools && call->plan.is_format;
-    bool is_free = !call->plan.grammar && !f->prefill; /* a grammar holds the whole text */
+    bool is_free = !call->plan.grammar && !f->prefill && !f->prefill_reasoning; /* a grammar holds the whole text */
     a->form.drops_blank = is_free && call->plan.model->writes_blank;
     if (f->prefill && !a->form.is_reasoning) a->form.reasons = false;
     result.tokens = NULL;

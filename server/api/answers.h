@@ -7,7 +7,7 @@
 #include "server/api/plan.h"
 #include "server/http/json_out.h"
 
-/* ---- the prompt (chat_completions.c), as /v1/chat/completions and /apply-template describe it ------------------ */
+/* ---- the prompt (chat_messages.c), as /v1/chat/completions and /apply-template describe it ------------------ */
 
 /* The fields of a body that describe the conversation; borrowed. */
 typedef struct ChatMessages {
@@ -19,12 +19,16 @@ typedef struct ChatMessages {
     bool keeps_reasoning;         /* reasoning is a part of the text, with its marks */
     bool has_budget;              /* reasoning of more than max_reasoning tokens is closed by its mark */
     int64_t max_reasoning;
-    const char *prefill; /* the beginning of the answer, which the model continues; NULL: none */
+    const char *prefill;           /* the beginning of the answer, which the model continues; NULL: none */
+    const char *prefill_reasoning; /* the reasoning before it, or the beginning of the reasoning; NULL: none */
+    bool ends_open;                /* the prompt ends after the last message, and no answer is begun */
 } ChatMessages;
 
 /* Runs the chat template of the model. Call it within json_memory_limit; the caller frees *out by
  * fr_chat_result_free. */
 int chat_messages_apply(const ServedModel *m, const ChatMessages *f, fr_chat_result *out, ApiError *error);
+/* Returns whether a prompt ends with a mark, before white space. */
+bool chat_prompt_ends_with(const fr_chat_result *prompt, const char *mark);
 /* Joins the texts of parts, all of which have one, to one JSON string. Call it within json_memory_limit. */
 json_t *chat_messages_join(const json_t *parts);
 /* Returns whether the prompt describes tools: there are some, and tool_choice is not "none". */

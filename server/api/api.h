@@ -93,9 +93,10 @@ typedef struct Service {
 /* Why a request is refused. status is 0: it is not refused. */
 typedef struct ApiError {
     int status;
-    const char *code;  /* static; NULL: none */
-    char param[64];    /* the field of the body that is wrong; "": none */
-    char message[600]; /* a sentence */
+    const char *code;               /* static; NULL: none */
+    char param[64];                 /* the field of the body that is wrong; "": none */
+    char message[600];              /* a sentence */
+    int64_t n_prompt_tokens, n_ctx; /* of a prompt that is too long; n_ctx is 0: that is not the reason */
 } ApiError;
 
 /* Fills in *e and returns -1. param may be NULL. */
@@ -148,14 +149,28 @@ typedef struct Plan {
     bool has_seed;             /* the client has given the seed */
     bool tells_stop;           /* the answer includes the stop string that ended a text, for which tokens are kept */
     bool renders;              /* the answer is the prompts as tokens, and nothing is generated */
+    bool controls_reasoning;   /* reasoning_control: the client may end the reasoning while it is written */
+    bool is_verbose;           /* the answer includes its prompt and settings */
+    bool only_reads;           /* the prompts are read into the prefix cache, and the one token after them is dropped */
     bool returns_tokens;       /* the answer includes the ids of the generated tokens */
     bool shows_sources;        /* forerun.tokens: a stream includes which drafter proposed each token */
     bool shows_trees;          /* forerun.trees: a stream includes what each step proposed */
     bool shows_timings;        /* timings_per_token: each event of a stream has the timings so far */
     bool shows_progress;       /* return_progress: events of a stream report how much of the prompt has been read */
     int slot_from_1;           /* 1 + the slot that the client asks for; 0: any */
+    double max_predict_s;      /* a choice ends with the first line that ends so long after its first token; 0: never */
+    int n_indent;              /* a choice ends before a line, except the first, with fewer blanks at its beginning */
     int ping_s;                /* a stream that has been silent for so many seconds gets a comment; 0: never */
 } Plan;
+
+/* What line_limits.c knows of the text of a choice. */
+typedef struct LineLimits {
+    double first_token_s; /* 0: there is no token yet */
+    int n_blanks;         /* at the beginning of the current line, which has had nothing else */
+    bool is_within_line;  /* the current line has had something else, or is the first one */
+    bool has_new_line;    /* a line has ended */
+    bool is_over;         /* the choice has reached a limit, and further tokens are dropped */
+} LineLimits;
 
 typedef struct Choice {
     ApiCall *call;
@@ -168,6 +183,7 @@ typedef struct Choice {
     int64_t n_prompt_told;    /* how much of the prompt the client knows to have been read */
     double last_token_s;
     int64_t n_tokens;
+    LineLimits lines;
     SourceNames sources; /* if plan.shows_sources */
     int slot;            /* -1: it has not begun */
 } Choice;
@@ -206,11 +222,14 @@ typedef struct Endpoint {
      * `body` is an object. */
     int (*answer)(ApiCall *call);
     int (*prepare)(ApiCall *call, const json_t *body);
+    /* May follow `prepare`: it runs in the event loop, where the calls of other clients can be found. */
+    int (*finish)(ApiCall *call);
     const char *type; /* the media type of the reply; NULL: application/json */
     bool is_open;     /* it needs no key */
     bool may_drain;   /* it is answered even while the service drains */
     bool has_name;    /* the path is followed by a name */
     bool needs_no_body;
+    bool takes_array; /* `body` may be an array, too */
 } Endpoint;
 
 struct ApiCall {
@@ -223,6 +242,7 @@ struct ApiCall {
     size_t n_body;
     ApiError error;
     Buf reply;
+    int reply_status; /* 0: 200 */
     Plan plan;
     Choice *choices; /* [n_choices] */
     int n_choices, n_running;
@@ -237,9 +257,9 @@ struct ApiCall {
 };
 
 /* The endpoints of all families, which api_call.c lists; each ends with a NULL path. */
-extern const Endpoint chat_completions_endpoints[], text_completions_endpoints[], token_endpoints[], status_endpoints[],
-    slot_endpoints[], messages_endpoints[], responses_endpoints[], ollama_endpoints[], ollama_model_endpoints[],
-    draft_endpoints[];
+extern const Endpoint chat_completions_endpoints[], text_completions_endpoints[], native_completions_endpoints[],
+    token_endpoints[], status_endpoints[], slot_endpoints[], messages_endpoints[], responses_endpoints[],
+    ollama_endpoints[], ollama_model_endpoints[], draft_endpoints[], llama_endpoints[];
 
 /* HttpServerOptions.on_request and write_error. */
 void api_receive(void *service, HttpExchange *x);
@@ -250,6 +270,9 @@ void api_ping(Service *s, double now_s);
 
 /* Ends all calls at once, after the engine thread has stopped. */
 void api_call_free_all(Service *s);
+/* Counts the lines of fresh text and cuts it at a limit of the plan (line_limits.c). Returns whether the choice is over
+ * from now on. */
+bool line_limits_apply(LineLimits *l, const Plan *plan, TokenBatch *fresh);
 /* Ends `answer` or `prepare` of an endpoint that writes its own reply. has_failed: memory for the reply ran out. */
 int api_end_reply(ApiCall *call, bool has_failed);
 /* Sets the id of the call to the prefix and 24 random characters. */

@@ -184,11 +184,21 @@ static void end_call(ApiCall *call) {
     send_error(call);
 }
 
+/* The answer to a request that only reads its prompt has no tokens, and that of a choice which has reached a limit of
+ * lines has the tokens up to there. */
+static void settle_result(const Choice *c, GenerationResult *r) {
+    bool only_reads = c->call->plan.only_reads;
+    if (!(only_reads || c->lines.is_over) || r->finish == FR_FINISH_ERROR) return;
+    r->stats.n_generated = only_reads ? 0 : c->n_tokens;
+    if (r->finish != FR_FINISH_CANCELLED || (c->lines.is_over && !c->call->is_cancelled)) r->finish = FR_FINISH_LENGTH;
+}
+
 static void end_choice(Choice *c) {
     ApiCall *call = c->call;
     Generation *g = c->generation;
     c->result = g->result;
     g->result = NULL;
+    settle_result(c, c->result);
     ModelMetrics *metrics = &call->service->metrics.models[g->model - call->service->models];
     metrics_add_generation(metrics, c->result, call->plan.grammar != NULL);
     g->model->n_active--;
@@ -200,11 +210,10 @@ static void end_choice(Choice *c) {
 /* False: memory ran out. */
 static bool keep_tokens(Choice *c, const TokenBatch *fresh) {
     const ApiFormat *format = c->call->endpoint->format;
-    bool is_kept = c->call->plan.streams || fresh->n == 0;
-    if (!is_kept && format->keep && !format->keep(c, fresh)) return false;
-    if (!is_kept && !format->keep && fresh->text.n && !buf_append(&c->text, fresh->text.data, fresh->text.n))
-        return false;
     const Plan *plan = &c->call->plan;
+    bool is_kept = plan->streams || fresh->n == 0, keeps_text = plan->is_verbose || !(is_kept || format->keep);
+    if (!is_kept && format->keep && !format->keep(c, fresh)) return false;
+    if (keeps_text && fresh->text.n && !buf_append(&c->text, fresh->text.data, fresh->text.n)) return false;
     bool keeps = plan->returns_tokens || (plan->tells_stop && plan->n_stops > 1) ||
                  (plan->wants_logprobs && !plan->streams);
     return !keeps || token_batch_copy(&c->tokens, fresh);
@@ -261,6 +270,8 @@ static void on_news(Generation *g) {
     const ApiFormat *format = call->endpoint->format;
     TokenBatch fresh = {.tokens = NULL};
     bool is_ended = generation_take(g, &fresh);
+    if (call->plan.only_reads) token_batch_clear(&fresh);
+    else if (line_limits_apply(&c->lines, &call->plan, &fresh) && !is_ended) generation_cancel(g);
     observe_tokens(c, &fresh);
     if (g->keeps_stats) c->stats = generation_stats(g);
     c->slot = generation_slot(g);
@@ -378,7 +389,7 @@ static void prepare(void *user) {
     else if (!body)
         api_refuse(&call->error, 400, "invalid_json", NULL, "the body is not valid JSON: line %d, column %d: %.160s",
                    why.line, why.column, why.text);
-    else if (!json_is_object(body))
+    else if (!json_is_object(body) && !(json_is_array(body) && call->endpoint->takes_array))
         api_refuse(&call->error, 400, "invalid_json", NULL, "the body must be a JSON object");
     else call->endpoint->prepare(call, body);
 }
@@ -398,7 +409,7 @@ static void on_prepared(Message *m) {
     call->is_in_worker = false;
     http_server_release_body(call->service->http, call->n_body);
     if (!call->exchange) free_call(call); /* it was counted when the client hung up */
-    else if (call->error.status) send_error(call);
+    else if (call->error.status || (call->endpoint->finish && call->endpoint->finish(call))) send_error(call);
     else if (call->plan.n_prompts > 0 && !call->plan.renders) begin_generating(call);
     else send_reply(call, 200);
 }
@@ -446,7 +457,7 @@ static void api_call_begin(Service *s, HttpExchange *x, const Endpoint *endpoint
     if (!buf_append(&call->reply, "", 0)) api_refuse(&call->error, 500, NULL, NULL, "memory ran out");
     if (call->error.status || endpoint->answer) {
         if (call->error.status || endpoint->answer(call)) send_error(call);
-        else send_reply(call, call->error.status ? call->error.status : 200);
+        else send_reply(call, call->reply_status ? call->reply_status : 200);
         return;
     }
     http_exchange_on_gone(x, on_gone, call);
@@ -465,6 +476,7 @@ static void api_call_begin(Service *s, HttpExchange *x, const Endpoint *endpoint
 
 static const Endpoint *const families[] = {chat_completions_endpoints,
                                            text_completions_endpoints,
+                                           native_completions_endpoints,
                                            token_endpoints,
                                            status_endpoints,
                                            messages_endpoints,
@@ -472,7 +484,8 @@ static const Endpoint *const families[] = {chat_completions_endpoints,
                                            ollama_endpoints,
                                            ollama_model_endpoints,
                                            slot_endpoints,
-                                           draft_endpoints};
+                                           draft_endpoints,
+                                           llama_endpoints};
 enum { N_FAMILIES = sizeof families / sizeof *families };
 
 static const ApiFormat default_format = {.write_error = openai_write_error};

@@ -65,21 +65,6 @@ static int refuse_value(const Field *f, ApiError *error) {
                                    "'%s' is not supported, except with the value %g", f->name, f->min);
 }
 
-/* Returns whether a list of samplers, as llama.cpp's clients send it, names those that forerun has; their order is
- * fixed. The list is an array of names, one string with ';' between names, or one with a letter for each. */
-static bool names_samplers(const json_t *value) {
-    static const char *const names[] = {"temperature", "top_k", "top_p", "min_p"};
-    const char *text = json_string_value(value), *letters = "tkpm";
-    bool all = true, by_letter = text && !strchr(text, '_') && !strchr(text, ';');
-    for (int i = 0; i < 4 && all; i++) {
-        bool found = text && (by_letter ? strchr(text, letters[i]) != NULL : strstr(text, names[i]) != NULL);
-        for (size_t k = 0; k < json_array_size(value) && !found; k++)
-            found = field_is_text(json_array_get(value, k), names[i]);
-        all = found;
-    }
-    return all || asks_for_nothing(value);
-}
-
 static int read_field(const Field *f, const json_t *value, void *to, ApiCall *call) {
     void *at = (char *)to + f->offset;
     ApiError *error = &call->error;
@@ -89,11 +74,6 @@ static int read_field(const Field *f, const json_t *value, void *to, ApiCall *ca
     case FIELD_NOTED:
         if (is_neutral(f, value) || plan_warn(&call->plan, "the field '%s' has no effect here", f->name)) return 0;
         return api_refuse(error, 500, NULL, NULL, "memory ran out");
-    case FIELD_SAMPLERS:
-        if (names_samplers(value)) return 0;
-        return api_refuse(error, 400, "unsupported_parameter", f->name,
-                          "'%s' must name temperature, top_k, top_p and min_p; use their neutral values instead",
-                          f->name);
     case FIELD_REAL:
     case FIELD_INT: return read_number(f, value, at, error);
     case FIELD_BOOL:
@@ -137,6 +117,7 @@ bool field_is_text(const json_t *value, const char *text) {
  *
  *     {"15043": -100, "29871": 2.5}                      OpenAI: ids as text
  *     [[15043, false], [29871, 2.5], ["Hello", -1]]      llama.cpp: ids, or texts whose tokens all get the bias
+ *     {"15043": -100, "Hello": -1}                       llama.cpp's own endpoints: the same as an object
  *
  * Biases of -100 and less, and `false`, ban a token, as OpenAI documents for -100. Several biases of a token add up. */
 
@@ -179,11 +160,11 @@ static int read_bias(const json_t *value, float *bias, ApiError *error) {
     return 0;
 }
 
-static int add_text(Plan *plan, const json_t *text, float bias, ApiError *error) {
+static int add_text(Plan *plan, const char *text, float bias, ApiError *error) {
     int32_t *ids;
     int64_t n;
     fr_error why;
-    if (fr_tokenize(plan->model->model, json_string_value(text), json_string_length(text), 0, &ids, &n, &why))
+    if (fr_tokenize(plan->model->model, text, strlen(text), 0, &ids, &n, &why))
         return api_refuse_error(error, "logit_bias", &why);
     int status = 0;
     for (int64_t i = 0; i < n && !status; i++) status = add(plan, ids[i], bias, error);
@@ -202,20 +183,22 @@ static int read_pair(Plan *plan, const json_t *pair, ApiError *error) {
     float bias;
     if (json_array_size(pair) != 2 || (!json_is_integer(token) && !json_is_string(token))) return refuse_form(error);
     if (read_bias(json_array_get(pair, 1), &bias, error)) return -1;
-    if (json_is_string(token)) return add_text(plan, token, bias, error);
+    if (json_is_string(token)) return add_text(plan, json_string_value(token), bias, error);
     snprintf(spelling, sizeof spelling, "%lld", (long long)json_integer_value(token));
     return add_id(plan, json_integer_value(token), spelling, bias, error);
 }
 
-static int read_member(Plan *plan, const char *name, const json_t *value, ApiError *error) {
+static int read_member(Plan *plan, const char *name, const json_t *value, bool has_texts, ApiError *error) {
     char *end;
     float bias;
     long long id = strtoll(name, &end, 10); /* a number out of range is no id either */
-    if (*name < '0' || *name > '9' || *end) return refuse_token(plan, name, error);
-    return read_bias(value, &bias, error) ? -1 : add_id(plan, id, name, bias, error);
+    bool is_id = *name >= '0' && *name <= '9' && !*end;
+    if (!is_id && !has_texts) return refuse_token(plan, name, error);
+    if (read_bias(value, &bias, error)) return -1;
+    return is_id ? add_id(plan, id, name, bias, error) : add_text(plan, name, bias, error);
 }
 
-int logit_bias_read(Plan *plan, const json_t *value, ApiError *error) {
+int logit_bias_read(Plan *plan, const json_t *value, bool has_texts, ApiError *error) {
     const char *name;
     json_t *member;
     int status = 0;
@@ -224,7 +207,47 @@ int logit_bias_read(Plan *plan, const json_t *value, ApiError *error) {
     for (size_t i = 0; i < json_array_size(value) && !status; i++)
         status = read_pair(plan, json_array_get(value, i), error);
     json_object_foreach((json_t *)(uintptr_t)value, name, member) {
-        if (!status) status = read_member(plan, name, member, error);
+        if (!status) status = read_member(plan, name, member, has_texts, error);
     }
     return status;
+}
+
+/* ---- samplers ----------------------------------------------------------------------------------------------
+ *
+ * llama.cpp's list of the samplers that a request uses: an array of names, a string with ';' between names, or one with
+ * a letter for each. Samplers that are not in the list are off, as with their neutral values. The order is fixed. */
+
+typedef struct SamplerName {
+    const char *name;
+    char letter;
+} SamplerName;
+
+/* Returns whether a list has a sampler. A name may be written with '-' for '_'. */
+static bool lists(const json_t *value, const SamplerName *sampler) {
+    const char *text = json_string_value(value);
+    size_t n = strlen(sampler->name);
+    char other[16] = "";
+    for (size_t i = 0; i < n; i++) other[i] = sampler->name[i] == '_' ? '-' : sampler->name[i];
+    if (text && !strpbrk(text, "_-;")) return strchr(text, sampler->letter) != NULL || strcmp(text, sampler->name) == 0;
+    if (text) return strstr(text, sampler->name) != NULL || strstr(text, other) != NULL;
+    for (size_t i = 0; i < json_array_size(value); i++)
+        if (field_is_text(json_array_get(value, i), sampler->name) || field_is_text(json_array_get(value, i), other))
+            return true;
+    return false;
+}
+
+int samplers_read(Plan *plan, const json_t *value, ApiError *error) {
+    static const SamplerName penalties = {"penalties", 'e'}, temperature = {"temperature", 't'}, top_k = {"top_k", 'k'},
+                             top_p = {"top_p", 'p'}, min_p = {"min_p", 'm'}, infill = {"infill", 'i'};
+    fr_sampling *s = &plan->sampling;
+    if (!value || asks_for_nothing(value)) return 0;
+    if (!json_is_array(value) && !json_is_string(value))
+        return api_refuse(error, 400, "invalid_type", "samplers", "'samplers' must be a list of names, or a string");
+    if (!lists(value, &penalties)) s->repeat_penalty = 1, s->frequency_penalty = s->presence_penalty = 0;
+    if (!lists(value, &temperature)) s->temperature = 1;
+    if (!lists(value, &top_k)) s->top_k = 0;
+    if (!lists(value, &top_p)) s->top_p = 1;
+    if (!lists(value, &min_p)) s->min_p = 0;
+    if (!lists(value, &infill) || plan_warn(plan, "the sampler 'infill' has no effect here")) return 0;
+    return api_refuse(error, 500, NULL, NULL, "memory ran out");
 }

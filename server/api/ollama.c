@@ -325,7 +325,7 @@ static int prepare_embed(ApiCall *call, const json_t *body) {
     f.plan.stream = false;
     if (plan_begin(&call->plan, call->service, &f.plan, 1, &call->error)) return -1;
     api_call_name(call, "ollama-");
-    return embeddings_prepare(call, f.input, "input");
+    return embeddings_prepare(call, f.input, "input", false);
 }
 
 static void write_embed(JsonOut *out, const ApiCall *call) {

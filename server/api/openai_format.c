@@ -9,10 +9,12 @@
 #include <string.h>
 
 static const char *error_type(const ApiError *e) {
+    if (e->n_ctx) return "exceed_context_size_error"; /* llama.cpp's */
     if (e->status == 401) return "authentication_error";
     if (e->status == 403) return "permission_error";
     if (e->status == 404) return "not_found_error";
     if (e->status == 429) return "rate_limit_error";
+    if (e->status == 501) return "not_supported_error";
     return e->status >= 500 ? "server_error" : "invalid_request_error";
 }
 
@@ -23,6 +25,8 @@ void openai_write_error(JsonOut *out, const ApiError *e) {
     json_out_key_text(out, "type", error_type(e));
     json_out_key_text(out, "param", e->param[0] ? e->param : NULL);
     json_out_key_text(out, "code", e->code);
+    if (e->n_ctx) json_out_key_int(out, "n_prompt_tokens", e->n_prompt_tokens);
+    if (e->n_ctx) json_out_key_int(out, "n_ctx", e->n_ctx);
     json_out_mark(out, '}');
     json_out_mark(out, '}');
 }
@@ -87,6 +91,18 @@ fr_stats openai_sum(const ApiCall *call) {
         sum.decode_s += s->decode_s;
     }
     return sum;
+}
+
+int openai_count_tokens(ApiCall *call) {
+    int64_t n = 0;
+    for (int i = 0; i < call->plan.n_prompts; i++) n += call->plan.prompts[i].n;
+    JsonOut out = json_out_begin(&call->reply);
+    json_out_mark(&out, '{');
+    json_out_key_text(&out, "object", "response.input_tokens");
+    json_out_key_int(&out, "input_tokens", n);
+    json_out_mark(&out, '}');
+    call->plan.renders = true;
+    return api_end_reply(call, out.failed);
 }
 
 int64_t openai_count_reasoning(const ApiCall *call) {
@@ -158,6 +174,7 @@ void openai_write_progress(JsonOut *out, const Choice *c) {
     json_out_key_int(out, "processed", c->stats.n_prompt_read);
     json_out_key_real(out, "time_ms", c->stats.prefill_s * 1e3);
     json_out_mark(out, '}');
+    if (c->call->plan.shows_timings) openai_write_timings(out, c->call);
 }
 
 /* Writes how the answer differs from what the client asked for, if it does. */
@@ -205,6 +222,9 @@ void openai_write_extras(JsonOut *out, const ApiCall *call) {
     openai_write_warnings(out, call);
     json_out_key(out, "seed");
     json_out_uint(out, call->plan.sampling.seed);
+    if (!call->plan.is_verbose) return;
+    json_out_key(out, "__verbose"); /* llama.cpp's */
+    native_write_answer(out, call, &call->choices[0], call->choices[0].text.data, call->choices[0].text.n);
 }
 
 void openai_write_tokens(JsonOut *out, const ApiCall *call, const TokenBatch *tokens) {

@@ -23,7 +23,7 @@ void openai_write_usage(JsonOut *out, const ApiCall *call);
 int64_t openai_count_reasoning(const ApiCall *call);
 /* Writes "timings": {...} in llama.cpp's form, for all choices together. */
 void openai_write_timings(JsonOut *out, const ApiCall *call);
-/* Writes "prompt_progress": {...} in llama.cpp's form. */
+/* Writes "prompt_progress": {...} in llama.cpp's form, and the timings so far if the client asks for them. */
 void openai_write_progress(JsonOut *out, const Choice *c);
 /* Writes "warnings": [...] if there are any. */
 void openai_write_warnings(JsonOut *out, const ApiCall *call);
@@ -34,6 +34,10 @@ void openai_write_tokens(JsonOut *out, const ApiCall *call, const TokenBatch *to
 /* Ends `prepare` of an endpoint of vLLM that renders: the reply is what a request would generate from, as an object or,
  * for each prompt, in a list. */
 int openai_render(ApiCall *call, bool in_list);
+/* The same for an endpoint that counts the tokens of the prompt. */
+int openai_count_tokens(ApiCall *call);
+/* Writes an answer as /completion writes it, with this text (native_completions.c). */
+void native_write_answer(JsonOut *out, const ApiCall *call, const Choice *c, const char *text, size_t n);
 /* Returns the statistics of all choices together. A prompt that several choices share counts once. */
 fr_stats openai_sum(const ApiCall *call);
 

@@ -1,4 +1,4 @@
-/* plan.c - checks the sampling, stop strings, drafts and prompts of a request, and copies them from its body. */
+/* plan.c - checks the sampling, stop strings and drafts of a request, and copies them from its body. */
 #include "server/api/plan.h"
 
 #include "base/os.h"
@@ -26,6 +26,11 @@ const Field plan_fields[] = {
     {.name = "seed", F(INT, seed)},
     {.name = "n", F(INT, n, .min = 1, .max = API_MAX_CHOICES)},
     {.name = "n_cmpl", F(INT, n, .min = 1, .max = API_MAX_CHOICES)},
+    {.name = "n_predict", F(INT, n_predict, .min = -1, .max = INT32_MAX)},
+    {.name = "max_completion_tokens", F(INT, max_completion_tokens, .min = 1, .max = INT32_MAX, .or_minus_1 = true)},
+    {.name = "t_max_predict_ms", F(INT, max_predict_ms, .min = 0, .max = INT32_MAX, .or_minus_1 = true)},
+    {.name = "samplers", F(ANY, samplers)},
+    {.name = "sampler_seq", F(ANY, samplers)},
     {.name = "stop", F(ANY, stop)},
     {.name = "ignore_eos", F(BOOL, ignore_eos)},
     {.name = "return_tokens", F(BOOL, return_tokens)},
@@ -43,6 +48,8 @@ const Field plan_fields[] = {
     {.name = "forerun", F(ANY, forerun)},
     {.name = "timings_per_token", F(BOOL, timings_per_token)},
     {.name = "return_progress", F(BOOL, return_progress)},
+    {.name = "reasoning_control", F(BOOL, reasoning_control)},
+    {.name = "verbose", F(BOOL, verbose)},
     {.name = "sse_ping_interval", F(INT, ping_s, .min = 1, .max = 86400, .or_minus_1 = true)},
     {.name = "id_slot", F(INT, id_slot, .min = -1, .max = INT32_MAX)},
     {.name = "tree_budget", F(INT, tree_budget, .min = 1, .max = FR_TREE_BUDGET_MAX)},
@@ -51,8 +58,8 @@ const Field plan_fields[] = {
 
 /* The other fields of OpenAI, Anthropic, vLLM and llama.cpp, with the values that clients send by default. */
 const Field plan_other_fields[] = {
-    {.name = "samplers", .kind = FIELD_SAMPLERS},
-    {.name = "sampler_seq", .kind = FIELD_SAMPLERS},
+    {.name = "samplers", .kind = FIELD_IGNORED},
+    {.name = "sampler_seq", .kind = FIELD_IGNORED},
     {.name = "user", .kind = FIELD_IGNORED},
     {.name = "metadata", .kind = FIELD_IGNORED},
     {.name = "service_tier", .kind = FIELD_IGNORED},
@@ -127,7 +134,7 @@ const Field plan_other_fields[] = {
     {.name = "best_of", .kind = FIELD_NEUTRAL, .min = 1},
     {.name = "use_beam_search", .kind = FIELD_NEUTRAL, .min = 0},
     {.name = "t_max_predict_ms", .kind = FIELD_NEUTRAL, .min = -1, .max = 0},
-    {.name = "t_max_prompt_ms", .kind = FIELD_NEUTRAL, .min = -1, .max = 0},
+    {.name = "t_max_prompt_ms", .kind = FIELD_IGNORED}, /* llama.cpp ignores it, too */
     {.name = "penalize_nl", .kind = FIELD_NEUTRAL, .min = 0},
     {.name = "skip_special_tokens", .kind = FIELD_NEUTRAL, .min = 1},
     {.name = "stop_token_ids", .kind = FIELD_NEUTRAL, .min = 0},
@@ -168,6 +175,7 @@ void plan_fields_default(PlanFields *f) {
                       .repeat_penalty = 1,
                       .penalty_last_n = fr_sampling_default().penalty_last_n,
                       .n = 1,
+                      .n_predict = PREDICT_ABSENT,
                       .id_slot = -1,
                       .seed = SEED_RANDOM};
 }
@@ -210,7 +218,7 @@ static int read_stops(Plan *plan, const json_t *stop, ApiError *error) {
     if (!json_is_array(stop)) return add_stop(plan, stop, error);
     int status = 0;
     for (size_t i = 0; i < json_array_size(stop) && !status; i++)
-        status = add_stop(plan, json_array_get(stop, i), error);
+        if (!field_is_text(json_array_get(stop, i), "")) status = add_stop(plan, json_array_get(stop, i), error);
     return status;
 }
 
@@ -293,12 +301,18 @@ int plan_begin(Plan *plan, Service *s, const PlanFields *f, int64_t max_tokens, 
     plan->model = plan_find_model(s, f->model, error);
     if (!plan->model) return -1;
     plan->n = (int)f->n;
-    plan->max_tokens = max_tokens;
+    plan->max_tokens = f->max_completion_tokens ? f->max_completion_tokens : max_tokens;
+    if (f->n_predict != PREDICT_ABSENT) plan->max_tokens = f->n_predict > 0 ? f->n_predict : 0;
+    plan->only_reads = f->n_predict == 0;
+    if (plan->only_reads) plan->max_tokens = 1; /* api_call.c drops the token */
+    plan->max_predict_s = (double)f->max_predict_ms * 1e-3;
     plan->streams = f->stream;
     plan->ignore_eos = f->ignore_eos;
     plan->returns_tokens = f->return_tokens;
     plan->shows_timings = f->timings_per_token;
     plan->shows_progress = f->return_progress;
+    plan->controls_reasoning = f->reasoning_control;
+    plan->is_verbose = f->verbose;
     plan->ping_s = (int)f->ping_s;
     plan->slot_from_1 = f->id_slot < INT32_MAX ? (int)f->id_slot + 1 : 0;
     plan->has_seed = f->seed != SEED_RANDOM;
@@ -315,99 +329,12 @@ int plan_begin(Plan *plan, Service *s, const PlanFields *f, int64_t max_tokens, 
     int status = read_stops(plan, f->stop, error);
     if (!status) status = read_drafts(plan, f->draft, error);
     if (!status) status = read_prediction(plan, f->prediction, error);
-    if (!status) status = logit_bias_read(plan, f->logit_bias, error);
+    if (!status) status = logit_bias_read(plan, f->logit_bias, f->has_text_biases, error);
+    if (!status) status = samplers_read(plan, f->samplers, error);
     if (!status) status = constraint_read(plan, &s->grammars, &f->constraint, error);
     if (!status) status = read_stream_options(plan, f->stream_options, error);
     if (!status) status = token_pieces_read(plan, f->forerun, error);
-    return status;
-}
-
-/* ---- prompts ----------------------------------------------------------------------------------------- */
-
-int plan_add_prompt(Plan *plan, Prompt *prompt, ApiError *error) {
-    int status = 0;
-    if (prompt->n < 1) status = api_refuse(error, 400, "invalid_value", "prompt", "the prompt is empty");
-    else if (prompt->n > plan->model->n_ctx)
-        status = api_refuse(error, 400, "context_length_exceeded", "prompt",
-                            "the prompt has %lld tokens, and the context of this model is %d tokens",
-                            (long long)prompt->n, plan->model->n_ctx);
-    else if ((plan->n_prompts + 1) * plan->n > API_MAX_CHOICES)
-        status = api_refuse(error, 400, "invalid_value", "prompt", "the request asks for more than %d choices",
-                            API_MAX_CHOICES);
-    if (status) {
-        fr_free(prompt->tokens);
-        free(prompt->text);
-    } else plan->prompts[plan->n_prompts++] = *prompt;
-    *prompt = (Prompt){.n = 0};
-    return status;
-}
-
-/* Adds a raw prompt, given as text. */
-static int plan_add_text(Plan *plan, const char *text, size_t n, bool keeps_text, unsigned flags, ApiError *error) {
-    Prompt prompt = {.text = keeps_text ? strdup(text) : NULL};
-    fr_error why;
-    if (keeps_text && !prompt.text) return api_refuse(error, 500, NULL, NULL, "memory ran out");
-    if (fr_tokenize(plan->model->model, text, n, flags, &prompt.tokens, &prompt.n, &why)) {
-        free(prompt.text);
-        return api_refuse_error(error, "prompt", &why);
-    }
-    return plan_add_prompt(plan, &prompt, error);
-}
-
-int plan_read_ids(const ServedModel *m, const json_t *array, const char *field, int32_t **ids, int64_t *n,
-                  ApiError *error) {
-    size_t count = json_array_size(array);
-    *ids = malloc((count ? count : 1) * sizeof **ids);
-    *n = (int64_t)count;
-    if (!*ids) return api_refuse(error, 500, NULL, NULL, "memory ran out");
-    for (size_t i = 0; i < count; i++) {
-        const json_t *id = json_array_get(array, i);
-        json_int_t value = json_is_integer(id) ? json_integer_value(id) : -1;
-        if (value < 0 || value >= m->info.n_vocab) {
-            free(*ids);
-            *ids = NULL;
-            return api_refuse(error, 400, "invalid_value", field,
-                              "'%s': item %zu is no token id; ids of this model are integers from 0 to %d", field, i,
-                              m->info.n_vocab - 1);
-        }
-        (*ids)[i] = (int32_t)value;
-    }
-    return 0;
-}
-
-static int add_ids(Plan *plan, const json_t *array, const char *field, bool keeps_text, ApiError *error) {
-    int32_t *ids;
-    int64_t n;
-    char *text = NULL;
-    size_t n_text;
-    fr_error why;
-    if (plan_read_ids(plan->model, array, field, &ids, &n, error)) return -1;
-    if (keeps_text && fr_detokenize(plan->model->model, ids, n, &text, &n_text, &why)) {
-        free(ids);
-        return api_refuse_error(error, field, &why);
-    }
-    Prompt prompt = {.tokens = ids, .n = n, .text = text};
-    return plan_add_prompt(plan, &prompt, error);
-}
-
-int plan_add_prompts(Plan *plan, const json_t *prompt, const char *field, bool keeps_text, unsigned flags,
-                     ApiError *error) {
-    if (json_is_string(prompt))
-        return plan_add_text(plan, json_string_value(prompt), json_string_length(prompt), keeps_text, flags, error);
-    if (!json_is_array(prompt) || json_array_size(prompt) == 0)
-        return api_refuse(error, 400, "invalid_type", field,
-                          "'%s' must be a string, a list of token ids, or a list of these", field);
-    if (json_is_integer(json_array_get(prompt, 0))) return add_ids(plan, prompt, field, keeps_text, error);
-    int status = 0;
-    for (size_t i = 0; i < json_array_size(prompt) && !status; i++) {
-        const json_t *item = json_array_get(prompt, i);
-        if (json_is_string(item))
-            status = plan_add_text(plan, json_string_value(item), json_string_length(item), keeps_text, flags, error);
-        else if (json_is_array(item)) status = add_ids(plan, item, field, keeps_text, error);
-        else
-            status = api_refuse(error, 400, "invalid_type", field,
-                                "'%s': item %zu must be a string or a list of token ids", field, i);
-    }
+    if (plan->only_reads) plan->n_drafts = 0;
     return status;
 }
 

@@ -5,15 +5,14 @@
 #include "server/api/api.h"
 
 typedef enum FieldKind {
-    FIELD_REAL,     /* double */
-    FIELD_INT,      /* int64_t */
-    FIELD_BOOL,     /* bool */
-    FIELD_TEXT,     /* const char *, borrowed */
-    FIELD_ANY,      /* const json_t *, borrowed */
-    FIELD_IGNORED,  /* it does not influence the answer */
-    FIELD_NEUTRAL,  /* forerun supports only values that ask for nothing: `min` to `max`, a text of `neutral`, [], {} */
-    FIELD_NOTED,    /* the same values are accepted in silence, and all others with a warning in the answer */
-    FIELD_SAMPLERS, /* a list of samplers, which must name those that a request can use */
+    FIELD_REAL,    /* double */
+    FIELD_INT,     /* int64_t */
+    FIELD_BOOL,    /* bool */
+    FIELD_TEXT,    /* const char *, borrowed */
+    FIELD_ANY,     /* const json_t *, borrowed */
+    FIELD_IGNORED, /* it does not influence the answer */
+    FIELD_NEUTRAL, /* forerun supports only values that ask for nothing: `min` to `max`, a text of `neutral`, [], {} */
+    FIELD_NOTED,   /* the same values are accepted in silence, and all others with a warning in the answer */
 } FieldKind;
 
 typedef struct Field {
@@ -35,8 +34,11 @@ int fields_read(const Field *const *tables, const json_t *body, void *to, ApiCal
 /* Returns whether a value is this string. NULL is no string. */
 bool field_is_text(const json_t *value, const char *text);
 
-/* Fills in plan->bias from the field "logit_bias" in the form of OpenAI or llama.cpp. value may be NULL. */
-int logit_bias_read(Plan *plan, const json_t *value, ApiError *error);
+/* Fills in plan->bias from the field "logit_bias" in the form of OpenAI or llama.cpp. value may be NULL.
+ * has_texts: an object may map texts, too. */
+int logit_bias_read(Plan *plan, const json_t *value, bool has_texts, ApiError *error);
+/* Switches off the samplers that the field "samplers" leaves out. value may be NULL. */
+int samplers_read(Plan *plan, const json_t *value, ApiError *error);
 
 /* ---- the fields that hold a text to a JSON schema, a grammar or a regular expression (constraint.c) ------------ */
 
@@ -59,7 +61,7 @@ bool constraint_write_literal(Buf *out, const char *text, size_t n);
 
 /* ---- from the fields that APIs share to a Plan (plan.c) -------------------------------------------------------- */
 
-enum { SEED_RANDOM = -1, NATIVE_TOP_K = 40 };
+enum { SEED_RANDOM = -1, PREDICT_ABSENT = -2, NATIVE_TOP_K = 40 };
 /* llama.cpp's defaults */
 #define NATIVE_TEMPERATURE 0.8
 #define NATIVE_TOP_P 0.95
@@ -69,10 +71,13 @@ enum { SEED_RANDOM = -1, NATIVE_TOP_K = 40 };
  * body. */
 typedef struct PlanFields {
     const char *model;
-    bool stream, ignore_eos, return_tokens, timings_per_token, return_progress;
+    bool stream, ignore_eos, return_tokens, timings_per_token, return_progress, reasoning_control, verbose;
+    bool has_text_biases; /* logit_bias may map texts, too, as in llama.cpp's own endpoints */
     double temperature, top_p, min_p, frequency_penalty, presence_penalty, repeat_penalty;
     int64_t top_k, n, seed, penalty_last_n, max_tokens, max_completion_tokens, tree_budget, ping_s, id_slot;
-    const json_t *stop, *stream_options, *draft, *prediction, *forerun, *logit_bias;
+    int64_t n_predict; /* llama.cpp's name for max_tokens, which it outranks; PREDICT_ABSENT: it is not given */
+    int64_t max_predict_ms;
+    const json_t *stop, *stream_options, *draft, *prediction, *forerun, *logit_bias, *samplers;
     ConstraintFields constraint;
 } PlanFields;
 
@@ -92,9 +97,20 @@ int plan_add_prompt(Plan *plan, Prompt *prompt, ApiError *error);
 int plan_add_prompts(Plan *plan, const json_t *prompt, const char *field, bool keeps_text, unsigned flags,
                      ApiError *error);
 /* Finish the plan of a call whose answer is embeddings of the texts of a field, and write one as a list of numbers
- * (token_endpoints.c). */
-int embeddings_prepare(ApiCall *call, const json_t *input, const char *field);
+ * (token_endpoints.c). keeps_text: each Prompt keeps its text. */
+int embeddings_prepare(ApiCall *call, const json_t *input, const char *field, bool keeps_text);
 void embeddings_write(JsonOut *out, const Choice *c);
+/* The texts of /infill; borrowed. begin: of the middle. */
+typedef struct FillText {
+    const char *prefix, *suffix, *begin;
+    const json_t *extra;
+} FillText;
+
+/* Adds the prompt that asks for the text between a prefix and a suffix (infill.c). */
+int infill_add_prompt(ApiCall *call, const FillText *f);
+/* Writes the members of llama.cpp's "generation_settings" except the seed (native_completions.c). is_own: for the client
+ * whose plan it is. */
+void native_write_settings(JsonOut *out, const Plan *plan, bool is_own);
 /* Reads token ids from a JSON array; *ids is malloc'ed. */
 int plan_read_ids(const ServedModel *m, const json_t *array, const char *field, int32_t **ids, int64_t *n,
                   ApiError *error);

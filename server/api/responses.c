@@ -202,6 +202,10 @@ static int prepare(ApiCall *call, const json_t *body) {
     return answers_prepare(call, &chat);
 }
 
+static int count_tokens(ApiCall *call, const json_t *body) {
+    return prepare(call, body) ? -1 : openai_count_tokens(call);
+}
+
 /* ---- items ----------------------------------------------------------------------------------------------- */
 
 enum { ITEM_ID_SIZE = 64 };
@@ -342,16 +346,23 @@ static JsonOut begin_event(Buf *out, const ApiCall *call, const char *type) {
     return j;
 }
 
-static void stream_response(Buf *out, const ApiCall *call, const char *type, bool is_done) {
+/* progress: the choice whose reading of the prompt is reported; NULL: none. */
+static void stream_response(Buf *out, const ApiCall *call, const char *type, bool is_done, const Choice *progress) {
     JsonOut j = begin_event(out, call, type);
     json_out_key(&j, "response");
     write_response(&j, call, is_done);
+    if (progress) openai_write_progress(&j, progress);
+    else if (is_done) openai_write_timings(&j, call); /* here llama.cpp's clients look for them */
     answers_end_event(&j);
 }
 
+static void stream_progress(Buf *out, const ApiCall *call, const Choice *c) {
+    stream_response(out, call, "response.in_progress", false, c);
+}
+
 static void begin_stream(Buf *out, const ApiCall *call) {
-    stream_response(out, call, "response.created", false);
-    stream_response(out, call, "response.in_progress", false);
+    stream_response(out, call, "response.created", false, NULL);
+    stream_response(out, call, "response.in_progress", false, NULL);
 }
 
 typedef struct ItemStream {
@@ -401,6 +412,7 @@ static void stream_piece(const ItemStream *s, const AnswerItem *item, bool is_do
                             is_done ? answers_logprobs(s->choice, item) : answers_fresh_logprobs(s->choice), false);
         json_out_mark(&j, ']');
     }
+    if (!is_done && s->choice->call->plan.shows_timings) openai_write_timings(&j, s->choice->call);
     answers_end_event(&j);
 }
 
@@ -427,7 +439,7 @@ static void stream_text(Buf *out, const ApiCall *call, const Choice *c, const To
 static void end_choice(Buf *out, const ApiCall *call, const Choice *c) {
     ItemStream s = {out, c};
     (void)answers_end(c, stream_item, &s);
-    stream_response(out, call, is_cut(c) ? "response.incomplete" : "response.completed", true);
+    stream_response(out, call, is_cut(c) ? "response.incomplete" : "response.completed", true, NULL);
 }
 
 static void stream_error(Buf *out, const ApiError *e) {
@@ -444,6 +456,7 @@ static const ApiFormat format = {
     .keep = answers_keep,
     .begin_stream = begin_stream,
     .stream_text = stream_text,
+    .stream_progress = stream_progress,
     .end_choice = end_choice,
     .stream_error = stream_error,
     .count_reasoning = answers_count_reasoning,
@@ -451,5 +464,8 @@ static const ApiFormat format = {
 
 const Endpoint responses_endpoints[] = {
     {.method = "POST", .path = "/v1/responses", .format = &format, .prepare = prepare},
+    {.method = "POST", .path = "/responses", .format = &format, .prepare = prepare},
+    {.method = "POST", .path = "/v1/responses/input_tokens", .format = &format, .prepare = count_tokens},
+    {.method = "POST", .path = "/responses/input_tokens", .format = &format, .prepare = count_tokens},
     {.path = NULL},
 };

@@ -3,6 +3,7 @@
 #include "server/api/openai_format.h"
 #include "server/api/plan.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -27,13 +28,38 @@ static void write_model(JsonOut *out, const ServedModel *m) {
     json_out_key_text(out, "display_name", m->name);
     json_out_key_text(out, "created_at", when);
     json_out_key_int(out, "max_model_len", m->n_ctx);
+    json_out_open(out, "aliases", '[');
+    json_out_text(out, m->name);
+    json_out_mark(out, ']');
+    json_out_open(out, "tags", '[');
+    json_out_mark(out, ']');
     json_out_open(out, "meta", '{');
     json_out_key_text(out, "architecture", m->info.architecture);
     json_out_key_int(out, "n_vocab", m->info.n_vocab);
+    json_out_key_int(out, "n_ctx", m->n_ctx);
     json_out_key_int(out, "n_ctx_train", m->info.n_ctx_train);
     json_out_key_int(out, "n_embd", m->info.n_embd);
     json_out_key_int(out, "n_layer", m->info.n_layer);
+    json_out_key_int(out, "n_params", m->n_parameters);
     json_out_key_int(out, "size", (int64_t)m->info.weight_bytes);
+    json_out_key_text(out, "ftype", m->quantization);
+    json_out_mark(out, '}');
+    json_out_mark(out, '}');
+}
+
+/* Writes a model in the second list of llama.cpp's answer, which resembles Ollama's. */
+static void write_details(JsonOut *out, const ServedModel *m) {
+    json_out_mark(out, '{');
+    json_out_key_text(out, "name", m->name);
+    json_out_key_text(out, "model", m->name);
+    json_out_key_text(out, "type", "model");
+    json_out_open(out, "capabilities", '[');
+    json_out_text(out, "completion");
+    json_out_mark(out, ']');
+    json_out_open(out, "details", '{');
+    json_out_key_text(out, "format", "gguf");
+    json_out_key_text(out, "family", m->info.architecture);
+    json_out_key_text(out, "quantization_level", m->quantization);
     json_out_mark(out, '}');
     json_out_mark(out, '}');
 }
@@ -45,6 +71,9 @@ static int models(ApiCall *call) {
     json_out_key_text(&out, "object", "list");
     json_out_open(&out, "data", '[');
     for (int i = 0; i < s->n_models; i++) write_model(&out, &s->models[i]);
+    json_out_mark(&out, ']');
+    json_out_open(&out, "models", '[');
+    for (int i = 0; i < s->n_models; i++) write_details(&out, &s->models[i]);
     json_out_mark(&out, ']');
     json_out_key_text(&out, "first_id", s->models[0].name);
     json_out_key_text(&out, "last_id", s->models[s->n_models - 1].name);
@@ -62,34 +91,24 @@ static int model(ApiCall *call) {
     return api_end_reply(call, out.failed);
 }
 
+/* Returns whether requests draft unless they say otherwise. */
+static bool drafts(const ServedModel *m) { return m->n_drafts > 0 && strcmp(m->drafts[0], "none") != 0; }
+
 /* The defaults of /completion. */
 static void write_defaults(JsonOut *out, const ServedModel *m) {
+    Plan plan = {.streams = true, .sampling = fr_sampling_default()};
+    plan.sampling.temperature = (float)NATIVE_TEMPERATURE;
+    plan.sampling.top_k = NATIVE_TOP_K;
+    plan.sampling.top_p = (float)NATIVE_TOP_P;
+    plan.sampling.min_p = (float)NATIVE_MIN_P;
     json_out_open(out, "default_generation_settings", '{');
     json_out_key_int(out, "id", 0);
     json_out_key_bool(out, "is_processing", false);
+    json_out_key_bool(out, "speculative", drafts(m));
     json_out_key_int(out, "n_ctx", m->n_ctx);
     json_out_open(out, "params", '{');
-    json_out_key_int(out, "n_predict", -1);
-    json_out_key_int(out, "max_tokens", -1);
-    json_out_key_int(out, "seed", -1);
-    json_out_key_real(out, "temperature", NATIVE_TEMPERATURE);
-    json_out_key_int(out, "top_k", NATIVE_TOP_K);
-    json_out_key_real(out, "top_p", NATIVE_TOP_P);
-    json_out_key_real(out, "min_p", NATIVE_MIN_P);
-    json_out_key_real(out, "typical_p", 1);
-    json_out_key_real(out, "repeat_penalty", 1);
-    json_out_key_int(out, "repeat_last_n", fr_sampling_default().penalty_last_n);
-    json_out_key_real(out, "presence_penalty", 0);
-    json_out_key_real(out, "frequency_penalty", 0);
-    json_out_key_int(out, "mirostat", 0);
-    json_out_key_bool(out, "ignore_eos", false);
-    json_out_key_bool(out, "stream", true);
-    json_out_open(out, "stop", '[');
-    json_out_mark(out, ']');
-    json_out_open(out, "samplers", '[');
-    for (int i = 0; i < 4; i++)
-        json_out_text(out, ((const char *const[]){"temperature", "top_k", "top_p", "min_p"})[i]);
-    json_out_mark(out, ']');
+    json_out_key_int(out, "seed", SEED_RANDOM);
+    native_write_settings(out, &plan, true);
     json_out_mark(out, '}');
     json_out_mark(out, '}');
 }
@@ -113,7 +132,9 @@ static void write_props(JsonOut *out, const ServedModel *m) {
     json_out_open(out, "modalities", '{');
     json_out_key_bool(out, "vision", false);
     json_out_key_bool(out, "audio", false);
+    json_out_key_bool(out, "video", false);
     json_out_mark(out, '}');
+    json_out_key_text(out, "model_ftype", m->quantization);
     /* T(1), T(2), ...: the times of forwards of n tokens after a context of forward_n_context tokens. */
     json_out_open(out, "forward_ms", '[');
     for (int n = 1; n <= SERVED_COST_ROWS; n++) json_out_real(out, m->forward_s[n] * 1e3);
@@ -162,13 +183,39 @@ static int server_info(ApiCall *call) {
     return api_end_reply(call, out.failed);
 }
 
-/* Answers with the properties of the first model, in llama.cpp's form, and a list of those of all models. */
+/* Finds NAME=VALUE in the query of a call. Returns the decoded value; NULL: there is none. */
+static const char *find_query(const ApiCall *call, const char *name, char value[128]) {
+    size_t n_name = strlen(name), n = 0;
+    for (const char *at = call->query; *at; at += strcspn(at, "&"), at += *at == '&') {
+        if (strncmp(at, name, n_name) != 0 || at[n_name] != '=') continue;
+        for (at += n_name + 1; *at && *at != '&' && n < 127; n++) {
+            unsigned byte;
+            bool is_code = *at == '%' && sscanf(at + 1, "%2x", &byte) == 1;
+            value[n] = is_code ? (char)byte : *at == '+' ? ' ' : *at;
+            at += is_code ? 3 : 1;
+        }
+        value[n] = '\0';
+        return value;
+    }
+    return NULL;
+}
+
+/* Answers with the properties of a model in llama.cpp's form, and a list of those of all models. */
 static int props(ApiCall *call) {
     const Service *s = call->service;
+    char name[128];
+    const ServedModel *m = plan_find_model(s, find_query(call, "model", name), &call->error);
+    if (!m) return -1;
     JsonOut out = json_out_begin(&call->reply);
     json_out_mark(&out, '{');
     json_out_key_text(&out, "build_info", "forerun-" FORERUN_VERSION);
-    write_props(&out, &s->models[0]);
+    json_out_key_text(&out, "role", "model");
+    json_out_key_bool(&out, "endpoint_slots", true);
+    json_out_key_bool(&out, "endpoint_props", false);
+    json_out_key_bool(&out, "endpoint_metrics", true);
+    json_out_key_bool(&out, "is_sleeping", false);
+    json_out_key_bool(&out, "cors_proxy_enabled", false);
+    write_props(&out, m);
     json_out_open(&out, "models", '[');
     for (int i = 0; i < s->n_models; i++) {
         json_out_mark(&out, '{');
@@ -192,8 +239,23 @@ static void write_slot(JsonOut *out, const Choice *c) {
                                                          : "prefill");
     json_out_key_bool(out, "is_cancelled", c->call->is_cancelled);
     json_out_key_int(out, "n_prompt", plan->prompts[c->index / plan->n].n);
+    json_out_key_int(out, "n_prompt_tokens", plan->prompts[c->index / plan->n].n);
     json_out_key_int(out, "n_decoded", c->n_tokens);
     json_out_key_int(out, "n_ctx", plan->model->n_ctx);
+    json_out_key_bool(out, "speculative", plan->n_drafts > 0 && strcmp(plan->drafts[0], "none") != 0);
+    json_out_open(out, "params", '{');
+    json_out_key(out, "seed");
+    json_out_uint(out, plan->sampling.seed);
+    native_write_settings(out, plan, false);
+    json_out_mark(out, '}');
+    json_out_open(out, "next_token", '[');
+    json_out_mark(out, '{');
+    json_out_key_bool(out, "has_next_token", true);
+    json_out_key_bool(out, "has_new_line", c->lines.has_new_line);
+    json_out_key_int(out, "n_remain", plan->max_tokens ? plan->max_tokens - c->n_tokens : -1);
+    json_out_key_int(out, "n_decoded", c->n_tokens);
+    json_out_mark(out, '}');
+    json_out_mark(out, ']');
     json_out_mark(out, '}');
 }
 
@@ -204,13 +266,17 @@ static void write_idle_slot(JsonOut *out, const ServedModel *m, int id) {
     json_out_key_bool(out, "is_processing", false);
     json_out_key_text(out, "state", "idle");
     json_out_key_int(out, "n_ctx", m->n_ctx);
+    json_out_key_bool(out, "speculative", drafts(m));
     json_out_mark(out, '}');
 }
 
-/* Lists the requests that wait or run, and the places of all models that are free. */
+/* Lists the requests that wait or run, and the places of all models that are free. With the query fail_on_no_slot=1,
+ * a server without a free place answers with an error. */
 static int slots(ApiCall *call) {
     const Service *s = call->service;
     bool is_busy[SERVED_MAX_MODELS][SERVE_MAX_PARALLEL] = {{false}};
+    int n_idle = 0;
+    char value[128];
     JsonOut out = json_out_begin(&call->reply);
     json_out_mark(&out, '[');
     for (const ApiCall *c = call->service->calls; c; c = c->next)
@@ -223,8 +289,13 @@ static int slots(ApiCall *call) {
             }
     for (int k = 0; k < s->n_models; k++)
         for (int i = 0; i < s->models[k].max_requests; i++)
-            if (!is_busy[k][i]) write_idle_slot(&out, &s->models[k], s->models[k].first_slot + i);
+            if (!is_busy[k][i]) {
+                write_idle_slot(&out, &s->models[k], s->models[k].first_slot + i);
+                n_idle++;
+            }
     json_out_mark(&out, ']');
+    if (n_idle == 0 && find_query(call, "fail_on_no_slot", value))
+        return api_refuse(&call->error, 503, "no_slot", NULL, "no slot is free");
     return api_end_reply(call, out.failed);
 }
 

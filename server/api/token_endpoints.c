@@ -11,7 +11,7 @@
 typedef struct TokenFields {
     const char *model, *content, *prompt;
     const json_t *add_special;
-    bool parse_special, with_pieces, returns_strings;
+    bool parse_special, with_pieces, returns_strings, begins_answer;
     const json_t *tokens;
     ChatMessages chat;
 } TokenFields;
@@ -24,7 +24,7 @@ static const Field tokenize_fields[] = {
     {.name = "messages", T(ANY, chat.messages)},
     {.name = "tools", T(ANY, chat.tools)},
     {.name = "chat_template_kwargs", T(ANY, chat.variables)},
-    {.name = "add_generation_prompt", .kind = FIELD_NEUTRAL, .min = 1},
+    {.name = "add_generation_prompt", T(BOOL, begins_answer)},
     {.name = "continue_final_message", .kind = FIELD_NEUTRAL},
     {.name = "return_token_strs", T(BOOL, returns_strings)},
     {.name = "add_special", T(ANY, add_special)},
@@ -39,18 +39,24 @@ static const Field template_fields[] = {
     {.name = "model", T(TEXT, model)},
     {.name = "messages", T(ANY, chat.messages)},
     {.name = "tools", T(ANY, chat.tools)},
+    {.name = "tool_choice", T(ANY, chat.tool_choice)},
     {.name = "chat_template_kwargs", T(ANY, chat.variables)},
+    {.name = "reasoning_effort", T(TEXT, chat.reasoning_effort)},
+    {.name = "add_generation_prompt", T(BOOL, begins_answer)},
+    {.name = "*", .kind = FIELD_IGNORED}, /* what llama.cpp's clients send is the body of a chat */
     {.name = NULL},
 };
 
 static int read_all(ApiCall *call, const json_t *body, const Field *table, TokenFields *f, ServedModel **model) {
     const Field *const tables[] = {table, NULL};
+    f->begins_answer = true;
     if (fields_read(tables, body, f, call)) return -1;
+    f->chat.ends_open = !f->begins_answer;
     *model = plan_find_model(call->service, f->model, &call->error);
     return *model ? 0 : -1;
 }
 
-/* Writes a token as {"id": 450, "piece": " the"}. */
+/* Writes a token as {"id": 450, "piece": " the"}; a piece that is not UTF-8 is a list of its bytes. */
 static int write_piece(JsonOut *out, const ServedModel *m, int32_t id, ApiError *error) {
     char *text;
     size_t n;
@@ -59,7 +65,12 @@ static int write_piece(JsonOut *out, const ServedModel *m, int32_t id, ApiError 
     json_out_mark(out, '{');
     json_out_key_int(out, "id", id);
     json_out_key(out, "piece");
-    json_out_bytes(out, text, n);
+    if (json_out_is_text(text, n)) json_out_bytes(out, text, n);
+    else {
+        json_out_mark(out, '[');
+        for (size_t i = 0; i < n; i++) json_out_int(out, (unsigned char)text[i]);
+        json_out_mark(out, ']');
+    }
     json_out_mark(out, '}');
     fr_free(text);
     return 0;
@@ -175,6 +186,7 @@ static const Field embedding_fields[] = {
     {.name = "input", E(ANY, input)},
     {.name = "content", E(ANY, input)}, /* llama.cpp's name */
     {.name = "encoding_format", E(ANY, encoding_format)},
+    {.name = "embd_normalize", .kind = FIELD_NEUTRAL, .min = 2}, /* llama.cpp's name for a length of 1 */
     {.name = "dimensions", E(INT, dimensions, .min = 1, .max = INT32_MAX)},
     {.name = NULL},
 };
@@ -198,10 +210,10 @@ static int check_embedding_fields(const ApiCall *call, const EmbeddingFields *f,
     return 0;
 }
 
-int embeddings_prepare(ApiCall *call, const json_t *input, const char *field) {
+int embeddings_prepare(ApiCall *call, const json_t *input, const char *field, bool keeps_text) {
     call->plan.wants_embeddings = true;
     call->plan.n_drafts = 0;
-    return plan_add_prompts(&call->plan, input, field, false, FR_TOKENIZE_PROMPT, &call->error);
+    return plan_add_prompts(&call->plan, input, field, keeps_text, FR_TOKENIZE_PROMPT, &call->error);
 }
 
 static int prepare_embeddings(ApiCall *call, const json_t *body) {
@@ -212,7 +224,7 @@ static int prepare_embeddings(ApiCall *call, const json_t *body) {
     plan.model = f.model;
     if (!status) status = plan_begin(&call->plan, call->service, &plan, 1, &call->error);
     if (!status) status = check_embedding_fields(call, &f, &call->error);
-    if (!status) status = embeddings_prepare(call, f.input, "input");
+    if (!status) status = embeddings_prepare(call, f.input, "input", false);
     call->plan.wants_base64 = field_is_text(f.encoding_format, "base64");
     api_call_name(call, "embd-");
     return status;
@@ -291,13 +303,14 @@ static void write_native_embeddings(JsonOut *out, const ApiCall *call) {
 /* ---- reranking -------------------------------------------------------------------------------------------
  *
  * POST /rerank orders documents by the cosine between their embedding and that of the query. A model that was trained
- * to rank has a head for it, which forerun does not run. */
+ * to rank has a head for it, which forerun does not run. As in llama.cpp, the answer to "documents" has Jina's form,
+ * and that to "texts" is the list of Hugging Face's server. */
 
 typedef struct RerankFields {
     const char *model, *query;
-    const json_t *documents;
+    const json_t *documents, *texts;
     int64_t top_n;
-    bool returns_documents;
+    bool returns_documents, returns_text;
 } RerankFields;
 
 #define R(kind, field, ...) FIELD(RerankFields, kind, field, __VA_ARGS__)
@@ -305,7 +318,8 @@ static const Field rerank_fields[] = {
     {.name = "model", R(TEXT, model)},
     {.name = "query", R(TEXT, query)},
     {.name = "documents", R(ANY, documents)},
-    {.name = "texts", R(ANY, documents)},
+    {.name = "texts", R(ANY, texts)},
+    {.name = "return_text", R(BOOL, returns_text)},
     {.name = "top_n", R(INT, top_n, .min = 1, .max = INT32_MAX)},
     {.name = "return_documents", R(BOOL, returns_documents)},
     {.name = NULL},
@@ -315,6 +329,7 @@ static const Field *const rerank_tables[] = {rerank_fields, plan_other_fields, N
 /* ApiCall.own of /rerank. */
 typedef struct Ranking {
     int64_t top_n;
+    bool is_list; /* the answer has the form of Hugging Face's server, whose clients send "texts" */
 } Ranking;
 
 static int prepare_rerank(ApiCall *call, const json_t *body) {
@@ -323,7 +338,8 @@ static int prepare_rerank(ApiCall *call, const json_t *body) {
     plan_fields_default(&plan);
     if (fields_read(rerank_tables, body, &f, call)) return -1;
     plan.model = f.model;
-    size_t n = json_array_size(f.documents);
+    const json_t *documents = f.documents ? f.documents : f.texts;
+    size_t n = json_array_size(documents);
     if (!f.query || n == 0)
         return api_refuse(&call->error, 400, "missing_field", f.query ? "documents" : "query",
                           "a query and a list of documents are needed");
@@ -333,17 +349,17 @@ static int prepare_rerank(ApiCall *call, const json_t *body) {
     json_t *texts = json_array();
     json_array_append_new(texts, json_string(f.query));
     for (size_t i = 0; i < n; i++) {
-        json_t *item = json_array_get(f.documents, i), *text = json_object_get(item, "text");
+        json_t *item = json_array_get(documents, i), *text = json_object_get(item, "text");
         json_array_append(texts, text ? text : item);
     }
     if (plan_begin(&call->plan, call->service, &plan, 1, &call->error)) return -1;
     Ranking *ranking = calloc(1, sizeof *ranking);
     if (!ranking) return api_refuse(&call->error, 500, NULL, NULL, "memory ran out");
-    ranking->top_n = f.top_n;
+    *ranking = (Ranking){.top_n = f.top_n, .is_list = !f.documents};
     call->own = ranking;
     call->free_own = free;
     api_call_name(call, "rerank-");
-    return embeddings_prepare(call, texts, "documents");
+    return embeddings_prepare(call, texts, "documents", f.returns_text && !f.documents);
 }
 
 typedef struct Ranked {
@@ -354,6 +370,19 @@ typedef struct Ranked {
 static int by_score(const void *a, const void *b) {
     const Ranked *x = a, *y = b;
     return x->score != y->score ? (x->score > y->score ? -1 : 1) : x->index - y->index;
+}
+
+static void write_ranked(JsonOut *out, const ApiCall *call, const Ranked *ranked, int n, const char *score) {
+    json_out_mark(out, '[');
+    for (int i = 0; i < n; i++) {
+        const char *text = call->plan.prompts[ranked[i].index + 1].text; /* NULL: it is not asked for */
+        json_out_mark(out, '{');
+        json_out_key_int(out, "index", ranked[i].index);
+        json_out_key_real(out, score, ranked[i].score);
+        if (text) json_out_key_text(out, "text", text);
+        json_out_mark(out, '}');
+    }
+    json_out_mark(out, ']');
 }
 
 static void write_ranking(JsonOut *out, const ApiCall *call) {
@@ -370,18 +399,17 @@ static void write_ranking(JsonOut *out, const ApiCall *call) {
     }
     for (int i = 0; i < call->n_choices; i++) n_tokens += call->plan.prompts[i].n;
     qsort(ranked, (size_t)n, sizeof *ranked, by_score);
+    if (n > ranking->top_n) n = (int)ranking->top_n;
+    if (ranking->is_list) {
+        write_ranked(out, call, ranked, n, "score");
+        return;
+    }
     json_out_mark(out, '{');
     json_out_key_text(out, "id", call->id);
     json_out_key_text(out, "object", "list");
     json_out_key_text(out, "model", call->plan.model->name);
-    json_out_open(out, "results", '[');
-    for (int i = 0; i < n && i < ranking->top_n; i++) {
-        json_out_mark(out, '{');
-        json_out_key_int(out, "index", ranked[i].index);
-        json_out_key_real(out, "relevance_score", ranked[i].score);
-        json_out_mark(out, '}');
-    }
-    json_out_mark(out, ']');
+    json_out_key(out, "results");
+    write_ranked(out, call, ranked, n, "relevance_score");
     json_out_open(out, "usage", '{');
     json_out_key_int(out, "prompt_tokens", n_tokens);
     json_out_key_int(out, "total_tokens", n_tokens);
@@ -408,5 +436,6 @@ const Endpoint token_endpoints[] = {
     {.method = "POST", .path = "/rerank", .format = &ranking_format, .prepare = prepare_rerank},
     {.method = "POST", .path = "/reranking", .format = &ranking_format, .prepare = prepare_rerank},
     {.method = "POST", .path = "/v1/rerank", .format = &ranking_format, .prepare = prepare_rerank},
+    {.method = "POST", .path = "/v1/reranking", .format = &ranking_format, .prepare = prepare_rerank},
     {.path = NULL},
 };

@@ -177,6 +177,11 @@ static void drop_cancelled(ServedModel *m, bool all) {
     while (*m->waiting_last) m->waiting_last = &(*m->waiting_last)->next;
 }
 
+static void end_reasonings(ServedModel *m) {
+    for (Generation *g = m->running; g; g = g->next)
+        if (atomic_exchange(&g->wants_reasoning_end, false)) (void)fr_request_end_reasoning(g->request, NULL);
+}
+
 /* Returns whether there are new tokens, or more of the prompt has been read and the statistics are kept. */
 static bool has_news(Generation *g) {
     fr_stats stats = {.struct_size = sizeof stats};
@@ -226,6 +231,7 @@ static void run_model(EngineThread *t, ServedModel *m) {
     fr_error err;
     drop_cancelled(m, false);
     open_waiting(m);
+    end_reasonings(m);
     if (!m->running && !m->is_divided) return;
     if (fr_engine_step(m->engine, &err) < 0) fail_model(t, m, &err);
     else report(m);

@@ -138,3 +138,4 @@ fr_stats generation_stats(Generation *g) {
 }
 
 void generation_cancel(Generation *g) { atomic_store(&g->wants_cancel, true); }
+void generation_end_reasoning(Generation *g) { atomic_store(&g->wants_reasoning_end, true); }

@@ -80,7 +80,7 @@ struct Generation {
     fr_request_options options;     /* its pointers are borrowed until the generation is freed */
     void (*on_news)(Generation *g); /* runs in the event loop; it may free a generation that has ended */
     void *user;
-    atomic_bool wants_cancel;
+    atomic_bool wants_cancel, wants_reasoning_end;
     bool keeps_trees, keeps_stats; /* set before the generation is submitted */
     int wanted_slot;               /* the slot that the client asks for; -1: any. Set before it is submitted */
 
@@ -117,5 +117,7 @@ int generation_slot(Generation *g);
 /* Returns the statistics after the last step, if it keeps them. */
 fr_stats generation_stats(Generation *g);
 void generation_cancel(Generation *g);
+/* Closes its reasoning before the next step, if its options have reasoning_end. */
+void generation_end_reasoning(Generation *g);
 
 #endif

@@ -266,7 +266,7 @@ void access_add_cors(const Access *a, HttpExchange *x) {
 void access_answer_preflight(const Access *a, HttpExchange *x) {
     const char *wanted = http_head_find(http_exchange_head(x), "Access-Control-Request-Headers");
     access_add_cors(a, x);
-    http_exchange_add_header(x, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+    http_exchange_add_header(x, "Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS");
     if (wanted) http_exchange_add_header(x, "Access-Control-Allow-Headers", wanted);
     http_exchange_add_header(x, "Access-Control-Max-Age", "600");
     http_exchange_reply(x, 204, NULL, "", 0);

@@ -37,6 +37,14 @@ void request_reasoning_end(fr_request *r) {
     r->reasoning.end = r->reasoning.opening = NULL;
 }
 
+int fr_request_end_reasoning(fr_request *r, fr_error *err) {
+    RequestReasoning *x = &r->reasoning;
+    int64_t first = r->stats.n_generated > x->n_opening ? r->stats.n_generated : x->n_opening;
+    if (x->n_end == 0) return error_set(err, FR_ERR_ARGUMENT, "the request has no reasoning_end");
+    if (!x->has_ended && x->budget > first) x->budget = first;
+    return FR_OK;
+}
+
 /* The text up to a node of the tree: the tokens of the context, and then those of the path. */
 typedef struct TextSoFar {
     const fr_request *r;

@@ -1,5 +1,6 @@
 /* test_reasoning_budget.c - reasoning that reaches its budget is closed by its mark, at the same place with any drafter
- * and rule; reasoning that ends earlier, and a text without reasoning, stay as they are. */
+ * and rule; reasoning that ends earlier, and a text without reasoning, stay as they are. A caller that ends reasoning
+ * while it is generated gets the text of that budget. */
 #include "engine_rig.h"
 
 #include <string.h>
@@ -38,8 +39,12 @@ typedef struct Text {
     int64_t n, n_drafted;
 } Text;
 
-static Text run(const char *end, const char *opening, int64_t budget, const char *draft, float temperature,
-                const char *rule) {
+enum { NEVER = INT32_MAX };
+
+/* ends_at: the caller ends the reasoning before the first step after which the text has so many tokens, and *ends_at
+ * becomes their number. */
+static Text run_and_end(const char *end, const char *opening, int64_t budget, const char *draft, float temperature,
+                        const char *rule, int64_t *ends_at) {
     fr_request_options o = {.struct_size = sizeof o,
                             .prompt = prompt,
                             .n_prompt = n_prompt,
@@ -58,8 +63,16 @@ static Text run(const char *end, const char *opening, int64_t budget, const char
     fr_request *r;
     fr_error err;
     if (fr_request_open(&r, engine, &o, &err)) fail_msg("%s", err.message);
-    while (!fr_request_finish_reason(r))
+    for (bool is_ended = false; !fr_request_finish_reason(r);) {
+        int64_t n = 0;
+        (void)fr_request_tokens(r, &n);
+        if (!is_ended && n >= *ends_at) {
+            assert_int_equal(fr_request_end_reasoning(r, &err), end ? FR_OK : FR_ERR_ARGUMENT);
+            *ends_at = n;
+            is_ended = true;
+        }
         if (fr_engine_step(engine, &err) < 0) fail_msg("%s", err.message);
+    }
     if (fr_request_finish_reason(r) == FR_FINISH_ERROR) fail_msg("%s", fr_request_error(r)->message);
     Text t = {.n = 0};
     fr_stats s = {.struct_size = sizeof s};
@@ -69,6 +82,12 @@ static Text run(const char *end, const char *opening, int64_t budget, const char
     memcpy(t.tokens, tokens, (size_t)t.n * sizeof *tokens);
     fr_request_close(r);
     return t;
+}
+
+static Text run(const char *end, const char *opening, int64_t budget, const char *draft, float temperature,
+                const char *rule) {
+    int64_t never = NEVER;
+    return run_and_end(end, opening, budget, draft, temperature, rule, &never);
 }
 
 /* Returns the position of the first occurrence of the tokens that ends before position `before`, or -1. */
@@ -144,11 +163,36 @@ static void ratio_rules_obey(void **state) {
     fr_free(end);
 }
 
+/* The text is that of a budget of the tokens that there were, with any drafter, and the budget still counts. */
+static void reasoning_is_ended_by_the_caller(void **state) {
+    (void)state;
+    static const char *const drafts[] = {"none", "ngram-trie", "sps:model=models/draft.gguf"};
+    static const int64_t calls[] = {0, 1, 6, 15};
+    int32_t *ids;
+    int64_t n_mark;
+    assert_int_equal(fr_tokenize(model, "</think>", 8, FR_TOKENIZE_SPECIAL, &ids, &n_mark, NULL), 0);
+    for (int c = 0; c < 4; c++)
+        for (int d = 0; d < 3; d++) {
+            int64_t at = calls[c], late = 20, none = 3;
+            Text ended = run_and_end("</think>", NULL, NEVER, drafts[d], 1, NULL, &at),
+                 bounded = run("</think>", NULL, at, "none", 1, NULL),
+                 both = run_and_end("</think>", NULL, 9, drafts[d], 1, NULL, &late),
+                 only_bounded = run("</think>", NULL, 9, "none", 1, NULL),
+                 without = run_and_end(NULL, NULL, 0, drafts[d], 1, NULL, &none);
+            assert_memory_equal(ended.tokens + at, ids, (size_t)n_mark * sizeof *ids);
+            assert_memory_equal(ended.tokens, bounded.tokens, sizeof ended.tokens);
+            assert_memory_equal(both.tokens, only_bounded.tokens, sizeof both.tokens);
+            assert_int_equal(without.n, N_TOKENS);
+        }
+    fr_free(ids);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reasoning_is_closed_at_its_budget),
         cmocka_unit_test(the_opening_decides),
         cmocka_unit_test(ratio_rules_obey),
+        cmocka_unit_test(reasoning_is_ended_by_the_caller),
     };
     return cmocka_run_group_tests(tests, open_engine, close_engine);
 }

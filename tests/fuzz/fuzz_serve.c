@@ -45,15 +45,29 @@ static Service *service(void) {
     return &s;
 }
 
+static bool reads_what_others_read(const char *path) {
+    return strstr(path, "/render") || strstr(path, "/input_tokens") || strcmp(path, "/responses") == 0 ||
+           strcmp(path, "/v1/reranking") == 0;
+}
+
 static const Endpoint *endpoint_at(unsigned i) {
     static const Endpoint *const families[] = {
-        chat_completions_endpoints, text_completions_endpoints, token_endpoints,        messages_endpoints,
-        responses_endpoints,        ollama_endpoints,           ollama_model_endpoints, draft_endpoints};
-    const Endpoint *found[32];
+        chat_completions_endpoints,
+        text_completions_endpoints,
+        native_completions_endpoints,
+        token_endpoints,
+        messages_endpoints,
+        responses_endpoints,
+        ollama_endpoints,
+        ollama_model_endpoints,
+        draft_endpoints,
+        llama_endpoints,
+    };
+    const Endpoint *found[64];
     unsigned n = 0;
     for (size_t f = 0; f < sizeof families / sizeof *families; f++)
-        for (const Endpoint *e = families[f]; e->path && n < 32; e++)
-            if (e->prepare && !strstr(e->path, "/render")) found[n++] = e; /* those read what others read */
+        for (const Endpoint *e = families[f]; e->path && n < 64; e++)
+            if (e->prepare && !reads_what_others_read(e->path)) found[n++] = e;
     return found[i % n];
 }
 
