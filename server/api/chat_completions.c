@@ -10,7 +10,7 @@ typedef struct ChatFields {
     PlanFields plan;
     ChatMessages chat;
     bool logprobs, parallel_calls;
-    const json_t *begins_answer, *continues;
+    const json_t *begins_answer, *continues, *parses_calls;
     int64_t top_logprobs, max_reasoning; /* max_reasoning: -1: no budget */
     const char *reasoning_format;
 } ChatFields;
@@ -29,6 +29,7 @@ static const Field chat_fields[] = {
     {.name = "modalities", C(ANY, chat.modalities)},
     {.name = "tools", C(ANY, chat.tools)},
     {.name = "tool_choice", C(ANY, chat.tool_choice)},
+    {.name = "parse_tool_calls", C(ANY, parses_calls)},
     {.name = "parallel_tool_calls", C(BOOL, parallel_calls)},
     {.name = "logprobs", C(BOOL, logprobs)},
     {.name = "top_logprobs", C(INT, top_logprobs, .min = 0, .max = FR_MAX_TOP_LOGPROBS)},
@@ -100,6 +101,13 @@ static int read_continuation(ChatFields *f, ApiError *error) {
     return json_array_remove((json_t *)(uintptr_t)f->chat.messages, n - 1);
 }
 
+/* Refuses calls that are left in the text. Without tools, llama.cpp's clients may send false. */
+static int check_calls(const ChatFields *f, ApiError *error) {
+    if (!json_is_false(f->parses_calls) || !chat_messages_has_tools(&f->chat)) return 0;
+    return api_refuse(error, 400, "unsupported_parameter", "parse_tool_calls",
+                      "'parse_tool_calls': false is not supported with tools");
+}
+
 static int prepare(ApiCall *call, const json_t *body) {
     ChatFields f = {.parallel_calls = true, .max_reasoning = -1};
     plan_fields_default(&f.plan);
@@ -107,6 +115,7 @@ static int prepare(ApiCall *call, const json_t *body) {
     if (!status) status = plan_begin(&call->plan, call->service, &f.plan, f.plan.max_tokens, &call->error);
     if (!status) status = read_logprobs(&call->plan, &f, &call->error);
     if (!status) status = read_reasoning_format(&f, &call->error);
+    if (!status) status = check_calls(&f, &call->error);
     if (!status) status = read_continuation(&f, &call->error);
     f.chat.has_budget = f.max_reasoning >= 0;
     f.chat.max_reasoning = f.max_reasoning;

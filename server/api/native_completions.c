@@ -26,6 +26,9 @@ static const Field native_fields[] = {
     {.name = "post_sampling_probs", .kind = FIELD_NEUTRAL, .min = 0},
     {.name = "reasoning_format", .kind = FIELD_IGNORED}, /* a text has neither reasoning nor calls */
     {.name = "parse_tool_calls", .kind = FIELD_IGNORED},
+    {.name = "reasoning_effort", .kind = FIELD_NOTED},
+    {.name = "tool_choice", .kind = FIELD_NEUTRAL, .neutral = "auto none"},
+    {.name = "add_generation_prompt", .kind = FIELD_NEUTRAL, .min = 0, .max = 1},
     {.name = NULL},
 };
 static const Field infill_fields[] = {

@@ -50,8 +50,9 @@ const Field plan_fields[] = {
     {.name = "return_progress", F(BOOL, return_progress)},
     {.name = "reasoning_control", F(BOOL, reasoning_control)},
     {.name = "verbose", F(BOOL, verbose)},
-    {.name = "sse_ping_interval", F(INT, ping_s, .min = 1, .max = 86400, .or_minus_1 = true)},
+    {.name = "sse_ping_interval", F(INT, ping_s, .min = 0, .max = 86400, .or_minus_1 = true)},
     {.name = "id_slot", F(INT, id_slot, .min = -1, .max = INT32_MAX)},
+    {.name = "slot_id", F(INT, id_slot, .min = -1, .max = INT32_MAX)},
     {.name = "tree_budget", F(INT, tree_budget, .min = 1, .max = FR_TREE_BUDGET_MAX)},
     {.name = NULL},
 };
@@ -94,6 +95,9 @@ const Field plan_other_fields[] = {
     {.name = "chat_format", .kind = FIELD_IGNORED},
     {.name = "chat_parser", .kind = FIELD_IGNORED},
     {.name = "generation_prompt", .kind = FIELD_IGNORED},
+    {.name = "reasoning_budget_start_tag", .kind = FIELD_IGNORED}, /* the marks are those of the template */
+    {.name = "reasoning_budget_end_tag", .kind = FIELD_IGNORED},
+    {.name = "reasoning_budget_end_tags", .kind = FIELD_IGNORED},
     {.name = "guided_decoding_backend", .kind = FIELD_IGNORED},
     {.name = "guided_whitespace_pattern", .kind = FIELD_IGNORED},
     {.name = "kv_transfer_params", .kind = FIELD_IGNORED},
@@ -115,12 +119,12 @@ const Field plan_other_fields[] = {
     {.name = "typ_p", .kind = FIELD_NEUTRAL, .min = 1},
     {.name = "tfs_z", .kind = FIELD_NEUTRAL, .min = 1},
     {.name = "top_a", .kind = FIELD_NEUTRAL, .min = 0},
-    {.name = "top_n_sigma", .kind = FIELD_NEUTRAL, .min = -1, .max = 0},
+    {.name = "top_n_sigma", .kind = FIELD_NEUTRAL, .min = -INT32_MAX, .max = 0, .neutral = "-1"},
     {.name = "mirostat", .kind = FIELD_NEUTRAL, .min = 0},
     {.name = "dynatemp_range", .kind = FIELD_NEUTRAL, .min = 0},
     {.name = "xtc_probability", .kind = FIELD_NEUTRAL, .min = 0},
     {.name = "dry_multiplier", .kind = FIELD_NEUTRAL, .min = 0},
-    {.name = "adaptive_target", .kind = FIELD_NEUTRAL, .min = -1, .max = 0},
+    {.name = "adaptive_target", .kind = FIELD_NEUTRAL, .min = -INT32_MAX, .max = 0, .neutral = "-1"},
     {.name = "length_penalty", .kind = FIELD_NEUTRAL, .min = 1},
     {.name = "early_stopping", .kind = FIELD_NEUTRAL, .min = 0},
     {.name = "min_tokens", .kind = FIELD_NEUTRAL, .min = 0},
@@ -156,6 +160,7 @@ const Field plan_other_fields[] = {
     {.name = "reasoning_budget", .kind = FIELD_NEUTRAL, .min = -1},
     {.name = "thinking_budget_tokens", .kind = FIELD_NEUTRAL, .min = -1},
     {.name = "reasoning_budget_tokens", .kind = FIELD_NEUTRAL, .min = -1},
+    {.name = "reasoning_budget_message", .kind = FIELD_NEUTRAL, .min = 0},
     {.name = "lora", .kind = FIELD_NEUTRAL, .min = 0},
     {.name = "image_data", .kind = FIELD_NEUTRAL, .min = 0},
     {.name = "documents", .kind = FIELD_NEUTRAL, .min = 0},
@@ -286,14 +291,14 @@ static int read_stream_options(Plan *plan, const json_t *options, ApiError *erro
     if (!options) return 0;
     if (!json_is_object(options))
         return api_refuse(error, 400, "invalid_type", "stream_options", "'stream_options' must be an object");
-    if (!plan->streams)
-        return api_refuse(error, 400, "invalid_value", "stream_options", "'stream_options' needs 'stream': true");
     json_object_foreach((json_t *)(uintptr_t)options, name, value) {
         if (strcmp(name, "include_usage") == 0 && json_is_boolean(value)) plan->wants_usage = json_is_true(value);
         else if (strcmp(name, "include_obfuscation") != 0 || json_is_true(value))
             return api_refuse(error, 400, "unsupported_parameter", "stream_options",
                               "'stream_options.%.40s' is not supported, or has a value of the wrong type", name);
     }
+    if (plan->wants_usage && !plan->streams)
+        return api_refuse(error, 400, "invalid_value", "stream_options", "'stream_options' needs 'stream': true");
     return 0;
 }
 

@@ -19,6 +19,11 @@ static const Field text_fields[] = {
     {.name = "echo", T(BOOL, echo)},
     {.name = "logprobs", T(ANY, logprobs)},
     {.name = "max_tokens", T(INT, plan.max_tokens, .min = 1, .max = INT32_MAX, .or_minus_1 = true)},
+    {.name = "reasoning_format", .kind = FIELD_IGNORED}, /* a text has neither reasoning nor calls */
+    {.name = "parse_tool_calls", .kind = FIELD_IGNORED},
+    {.name = "reasoning_effort", .kind = FIELD_NOTED},
+    {.name = "tool_choice", .kind = FIELD_NEUTRAL, .neutral = "auto none"},
+    {.name = "add_generation_prompt", .kind = FIELD_NEUTRAL, .min = 0, .max = 1},
     {.name = NULL},
 };
 static const Field *const tables[] = {plan_fields, text_fields, plan_other_fields, NULL};

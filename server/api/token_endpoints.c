@@ -57,23 +57,19 @@ static int read_all(ApiCall *call, const json_t *body, const Field *table, Token
 }
 
 /* Writes a token as {"id": 450, "piece": " the"}; a piece that is not UTF-8 is a list of its bytes. */
-static int write_piece(JsonOut *out, const ServedModel *m, int32_t id, ApiError *error) {
-    char *text;
+static void write_piece(JsonOut *out, const ServedModel *m, int32_t id) {
     size_t n;
-    fr_error why;
-    if (fr_detokenize(m->model, &id, 1, &text, &n, &why)) return api_refuse_error(error, NULL, &why);
+    const char *bytes = fr_token_piece(m->model, id, true, &n);
     json_out_mark(out, '{');
     json_out_key_int(out, "id", id);
     json_out_key(out, "piece");
-    if (json_out_is_text(text, n)) json_out_bytes(out, text, n);
+    if (json_out_is_text(bytes, n)) json_out_bytes(out, bytes, n);
     else {
         json_out_mark(out, '[');
-        for (size_t i = 0; i < n; i++) json_out_int(out, (unsigned char)text[i]);
+        for (size_t i = 0; i < n; i++) json_out_int(out, (unsigned char)bytes[i]);
         json_out_mark(out, ']');
     }
     json_out_mark(out, '}');
-    fr_free(text);
-    return 0;
 }
 
 /* Tokenizes a text, or the prompt of a conversation. *ids is malloc'ed. */
@@ -103,13 +99,12 @@ static int tokenize(ApiCall *call, const json_t *body) {
     ServedModel *m;
     int32_t *ids;
     int64_t n;
-    int status = 0;
     if (read_all(call, body, tokenize_fields, &f, &m) || find_tokens(&f, m, &ids, &n, &call->error)) return -1;
     JsonOut out = json_out_begin(&call->reply);
     json_out_mark(&out, '{');
     json_out_open(&out, "tokens", '[');
-    for (int64_t i = 0; i < n && !status; i++) {
-        if (f.with_pieces) status = write_piece(&out, m, ids[i], &call->error);
+    for (int64_t i = 0; i < n; i++) {
+        if (f.with_pieces) write_piece(&out, m, ids[i]);
         else json_out_int(&out, ids[i]);
     }
     json_out_mark(&out, ']');
@@ -124,7 +119,7 @@ static int tokenize(ApiCall *call, const json_t *body) {
     json_out_key_int(&out, "max_model_len", m->n_ctx);
     json_out_mark(&out, '}');
     fr_free(ids);
-    return status ? status : api_end_reply(call, out.failed);
+    return api_end_reply(call, out.failed);
 }
 
 static int detokenize(ApiCall *call, const json_t *body) {

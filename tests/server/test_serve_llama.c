@@ -155,6 +155,41 @@ static void samplers_that_are_left_out_are_off(void **state) {
     json_decref(props);
 }
 
+/* Values of llama.cpp's schema that ask for nothing. */
+static void neutral_values_are_accepted(void **state) {
+    (void)state;
+    static const char *const paths[] = {"/completion", "/v1/completions", "/v1/chat/completions"},
+                             *const fields[] = {
+                                 "\"stream_options\": {\"include_usage\": false}, \"sse_ping_interval\": 0",
+                                 "\"top_n_sigma\": -5, \"adaptive_target\": -0.5, \"slot_id\": -1",
+                                 "\"reasoning_budget_start_tag\": \"<think>\", \"reasoning_budget_end_tag\": "
+                                 "\"</think>\", \"reasoning_budget_end_tags\": [\"</think>\"]",
+                                 "\"reasoning_budget_message\": \"\", \"parse_tool_calls\": false",
+                                 "\"tool_choice\": \"none\", \"stop\": [\"\"], \"t_max_prompt_ms\": 500",
+                                 "\"reasoning_format\": \"none\", \"reasoning_control\": true"};
+    for (int p = 0; p < 3; p++)
+        for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+            char body[400];
+            snprintf(body, sizeof body, "{%s, \"n_predict\": 2, %s}", p == 2 ? STORY : "\"prompt\": \"x\"", fields[i]);
+            json_t *j = serve_json(&server, paths[p], 200, body);
+            assert_null(json_at(j, "warnings"));
+            json_decref(j);
+        }
+    static const char *const refused[] = {"top_n_sigma\": 1.5", "adaptive_target\": 0.5",
+                                          "reasoning_budget_message\": \"enough\"", "parse_tool_calls\": false"};
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        char body[500];
+        snprintf(
+            body, sizeof body,
+            "{\"model\": \"thinker\", \"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}], " STORY
+            ", \"%s}",
+            refused[i]);
+        json_t *j = serve_json(&server, "/v1/chat/completions", 400, body);
+        assert_int_equal(strncmp(json_text_at(j, "error.param"), refused[i], 10), 0);
+        json_decref(j);
+    }
+}
+
 static void biases_may_be_of_texts(void **state) {
     (void)state;
     expect_equal_texts(ONCE "\"temperature\": 0, \"logit_bias\": [[\"there\", false]]",
@@ -482,6 +517,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(the_number_of_tokens_has_llama_cpps_names),
         cmocka_unit_test(a_prompt_mixes_ids_and_texts),
         cmocka_unit_test(samplers_that_are_left_out_are_off),
+        cmocka_unit_test(neutral_values_are_accepted),
         cmocka_unit_test(biases_may_be_of_texts),
         cmocka_unit_test(an_answer_has_the_fields_that_are_asked_for),
         cmocka_unit_test(a_verbose_answer_has_its_prompt),
