@@ -118,11 +118,15 @@ int answers_prepare_text(ApiCall *call) {
     return make_readers(a, &call->plan) ? api_refuse(&call->error, 500, NULL, NULL, "memory ran out") : 0;
 }
 
-int answers_prepare(ApiCall *call, const ChatMessages *f) {
+int answers_prepare(ApiCall *call, ChatMessages *f) {
     fr_chat_result result = {.struct_size = sizeof result};
     Answers *a = new_answers(call);
     if (!a) return -1;
+    bool has_tools = chat_messages_has_tools(f);
+    f->drops_tools = call->service->ignores_unknown;
     if (chat_messages_apply(call->plan.model, f, &result, &call->error)) return -1;
+    if (has_tools && !f->tools)
+        (void)plan_warn(&call->plan, "the chat template of this model has no place for 'tools', which were ignored");
     find_form(a, call->plan.model, f, &result);
     Prompt prompt = {.tokens = result.tokens, .n = result.n_tokens, .text = NULL};
     const char *name;

@@ -21,12 +21,13 @@ typedef struct ChatMessages {
     int64_t max_reasoning;
     const char *prefill;           /* the beginning of the answer, which the model continues; NULL: none */
     const char *prefill_reasoning; /* the reasoning before it, or the beginning of the reasoning; NULL: none */
+    bool drops_tools;              /* tools that the template has no place for are ignored instead of refused */
     bool ends_open;                /* the prompt ends after the last message, and no answer is begun */
 } ChatMessages;
 
 /* Runs the chat template of the model. Call it within json_memory_limit; the caller frees *out by
- * fr_chat_result_free. */
-int chat_messages_apply(const ServedModel *m, const ChatMessages *f, fr_chat_result *out, ApiError *error);
+ * fr_chat_result_free. Tools that are ignored are no longer in *f. */
+int chat_messages_apply(const ServedModel *m, ChatMessages *f, fr_chat_result *out, ApiError *error);
 /* Returns whether a prompt ends with a mark, before white space. */
 bool chat_prompt_ends_with(const fr_chat_result *prompt, const char *mark);
 /* Joins the texts of parts, all of which have one, to one JSON string. Call it within json_memory_limit. */
@@ -88,7 +89,7 @@ typedef struct Answers {
 } Answers;
 
 /* Adds the prompt of the conversation to the plan of the call, and prepares to read the answers. */
-int answers_prepare(ApiCall *call, const ChatMessages *f);
+int answers_prepare(ApiCall *call, ChatMessages *f);
 /* Prepares to read answers to a raw prompt, which are text only. */
 int answers_prepare_text(ApiCall *call);
 /* Read new tokens of a choice, and its end. If sink is NULL, the items are only kept. False: memory ran out. */

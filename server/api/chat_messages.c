@@ -218,9 +218,11 @@ static int refuse_rendering(ApiError *error, const fr_error *why) {
                       "the chat template of this model cannot render these messages: %s", why->message);
 }
 
-/* Runs the template. Tools are refused if the template ignores them, because the model would know nothing of them. */
-static int apply_template(const ServedModel *m, const ChatMessages *f, fr_chat_options *options, fr_chat_result *out,
+/* Runs the template. Tools are refused if the template ignores them, because the model would know nothing of them,
+ * unless the operator lets such things be ignored. */
+static int apply_template(const ServedModel *m, ChatMessages *f, fr_chat_options *options, fr_chat_result *out,
                           ApiError *error) {
+    const char *name;
     fr_error why;
     fr_chat_result without = {.struct_size = sizeof without};
     int status = fr_chat_apply(m->model, NULL, 0, options, out, &why);
@@ -235,9 +237,14 @@ static int apply_template(const ServedModel *m, const ChatMessages *f, fr_chat_o
     bool is_same = !fr_chat_apply(m->model, NULL, 0, &no_tools, &without, &why) && strcmp(without.text, out->text) == 0;
     fr_chat_result_free(&without);
     if (!is_same) return 0;
+    if (f->drops_tools && !chat_messages_forces_call(f, &name)) {
+        f->tools = NULL;
+        return 0;
+    }
     fr_chat_result_free(out);
     return api_refuse(error, 400, "unsupported_parameter", "tools",
-                      "'tools' are not supported by the chat template of this model, which has no place for them");
+                      "'tools' are not supported by the chat template of this model, which has no place for them; the "
+                      "operator can have them ignored by --unknown-fields ignore");
 }
 
 bool chat_prompt_ends_with(const fr_chat_result *prompt, const char *mark) {
@@ -304,9 +311,9 @@ static int append_prefill(const ServedModel *m, const ChatMessages *f, fr_chat_r
     return status;
 }
 
-static int apply(const ServedModel *m, const ChatMessages *f, fr_chat_result *out, ApiError *error);
+static int apply(const ServedModel *m, ChatMessages *f, fr_chat_result *out, ApiError *error);
 
-int chat_messages_apply(const ServedModel *m, const ChatMessages *f, fr_chat_result *out, ApiError *error) {
+int chat_messages_apply(const ServedModel *m, ChatMessages *f, fr_chat_result *out, ApiError *error) {
     *out = (fr_chat_result){.struct_size = sizeof(fr_chat_result)};
     if (check_messages(f, error) || apply(m, f, out, error)) return -1;
     int status = f->prefill || f->prefill_reasoning ? append_prefill(m, f, out, error) : 0;
@@ -314,7 +321,7 @@ int chat_messages_apply(const ServedModel *m, const ChatMessages *f, fr_chat_res
     return status;
 }
 
-static int apply(const ServedModel *m, const ChatMessages *f, fr_chat_result *out, ApiError *error) {
+static int apply(const ServedModel *m, ChatMessages *f, fr_chat_result *out, ApiError *error) {
     json_t *variables = (json_t *)(uintptr_t)f->variables; /* the body belongs to the call */
     if ((f->reasoning_effort || f->thinks) && !variables) variables = json_object();
     if (f->thinks && !json_object_get(variables, "enable_thinking"))

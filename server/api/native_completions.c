@@ -287,21 +287,29 @@ static void stream_native_progress(Buf *out, const ApiCall *call, const Choice *
     sse_end(&j);
 }
 
-static void stream_native(Buf *out, const ApiCall *call, const Choice *c, const TokenBatch *fresh) {
+/* Writes the event of a token, after which the choice has n tokens. */
+static void stream_token(Buf *out, const ApiCall *call, const Choice *c, const TokenBatch *token, int64_t n) {
     JsonOut j = sse_begin(out);
     json_out_mark(&j, '{');
     json_out_key_int(&j, "index", c->index);
     json_out_key(&j, "content");
-    json_out_bytes(&j, fresh->text.data ? fresh->text.data : "", fresh->text.n);
-    write_tokens(&j, fresh);
-    write_probabilities(&j, call, fresh);
+    json_out_bytes(&j, token->text.data ? token->text.data : "", token->text.n);
+    write_tokens(&j, token);
+    write_probabilities(&j, call, token);
     json_out_key_bool(&j, "stop", false);
     json_out_key_int(&j, "id_slot", c->slot);
-    json_out_key_int(&j, "tokens_predicted", c->n_tokens);
+    json_out_key_int(&j, "tokens_predicted", n);
     json_out_key_int(&j, "tokens_evaluated", call->plan.prompts[c->index / call->plan.n].n);
     if (call->plan.shows_timings) openai_write_timings(&j, call);
     json_out_mark(&j, '}');
     sse_end(&j);
+}
+
+/* Each token is an event of its own, although a step may add several, as in llama.cpp. */
+static void stream_native(Buf *out, const ApiCall *call, const Choice *c, const TokenBatch *fresh) {
+    TokenCursor at = {.i = 0};
+    int64_t n = c->n_tokens - (int64_t)fresh->n;
+    for (TokenBatch one; token_batch_next(fresh, &at, &one);) stream_token(out, call, c, &one, ++n);
 }
 
 static void end_native(Buf *out, const ApiCall *call, const Choice *c) {

@@ -64,6 +64,7 @@ void openai_end_stream(Buf *out, const ApiCall *call) {
         json_out_open(&j, "choices", '[');
         json_out_mark(&j, ']');
         openai_write_usage(&j, call);
+        openai_write_timings(&j, call);
         json_out_mark(&j, '}');
         sse_end(&j);
     }

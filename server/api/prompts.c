@@ -110,9 +110,10 @@ static int add_ids(Plan *plan, const json_t *array, const char *field, bool keep
 
 /* Returns the text of {"prompt_string": TEXT}; NULL: it is something else. Images are refused. */
 static const json_t *text_of_object(const json_t *item, const char *field, ApiError *error) {
-    const json_t *text = json_object_get(item, "prompt_string");
-    if (json_array_size(json_object_get(item, "multimodal_data")) == 0 && json_is_string(text)) return text;
-    if (json_object_get(item, "multimodal_data"))
+    const json_t *text = json_object_get(item, "prompt_string"), *media = json_object_get(item, "multimodal_data");
+    bool has_media = media && !json_is_null(media) && !(json_is_array(media) && json_array_size(media) == 0);
+    if (!has_media && json_is_string(text)) return text;
+    if (has_media)
         api_refuse(error, 400, "unsupported_content", field,
                    "'%s': 'multimodal_data' is not supported; this model reads text", field);
     return NULL;

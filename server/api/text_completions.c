@@ -123,9 +123,12 @@ static void begin_stream(Buf *out, const ApiCall *call) {
         stream_piece(out, call, i, echoed(call, i), strlen(echoed(call, i)), NULL, NULL);
 }
 
+/* Each token is an event of its own, although a step may add several: benchmarks count events. */
 static void stream_text(Buf *out, const ApiCall *call, const Choice *c, const TokenBatch *fresh) {
-    if (fresh->text.n == 0 && !call->plan.returns_tokens && !call->plan.wants_logprobs) return;
-    stream_piece(out, call, c->index, fresh->text.data ? fresh->text.data : "", fresh->text.n, fresh, NULL);
+    TokenCursor at = {.i = 0};
+    for (TokenBatch one; token_batch_next(fresh, &at, &one);)
+        if (one.text.n > 0 || call->plan.returns_tokens || call->plan.wants_logprobs)
+            stream_piece(out, call, c->index, one.text.data ? one.text.data : "", one.text.n, &one, NULL);
 }
 
 static void end_choice(Buf *out, const ApiCall *call, const Choice *c) {

@@ -73,7 +73,7 @@ static void write_piece(JsonOut *out, const ServedModel *m, int32_t id) {
 }
 
 /* Tokenizes a text, or the prompt of a conversation. *ids is malloc'ed. */
-static int find_tokens(const TokenFields *f, const ServedModel *m, int32_t **ids, int64_t *n, ApiError *error) {
+static int find_tokens(TokenFields *f, const ServedModel *m, int32_t **ids, int64_t *n, ApiError *error) {
     const char *text = f->content ? f->content : f->prompt;
     bool adds = f->add_special ? json_is_true(f->add_special) : f->prompt != NULL;
     unsigned flags = (adds ? FR_TOKENIZE_PROMPT : 0u) | (f->parse_special ? FR_TOKENIZE_SPECIAL : 0u);

@@ -34,6 +34,19 @@ bool token_batch_copy(TokenBatch *b, const TokenBatch *from) {
     return true;
 }
 
+bool token_batch_next(const TokenBatch *b, TokenCursor *at, TokenBatch *one) {
+    if (at->i >= b->n) return false;
+    TokenRecord *t = &b->tokens[at->i++];
+    size_t n_top = t->n_top * sizeof(fr_top_logprob);
+    *one = (TokenBatch){.tokens = t,
+                        .n = 1,
+                        .text = {.data = b->text.data ? b->text.data + at->n_text : NULL, .n = t->n_text},
+                        .top = {.data = b->top.data ? b->top.data + at->n_top : NULL, .n = n_top}};
+    at->n_text += t->n_text;
+    at->n_top += n_top;
+    return true;
+}
+
 void token_batch_clear(TokenBatch *b) {
     b->n = 0;
     if (b->text.data) buf_clear(&b->text);

@@ -58,6 +58,14 @@ typedef struct SourceNames {
 bool token_batch_append(TokenBatch *b, const TokenRecord *token, const char *text, const fr_top_logprob *top);
 /* Appends the tokens of `from` without their text. False: memory ran out. */
 bool token_batch_copy(TokenBatch *b, const TokenBatch *from);
+/* Where token_batch_next goes on; zeros: at the first token. */
+typedef struct TokenCursor {
+    size_t i, n_text, n_top;
+} TokenCursor;
+
+/* Makes *one the next token of a batch, with its text and its most probable tokens, which stay the batch's. False: there
+ * is none. */
+bool token_batch_next(const TokenBatch *b, TokenCursor *at, TokenBatch *one);
 void token_batch_clear(TokenBatch *b);
 void token_batch_free(TokenBatch *b);
 

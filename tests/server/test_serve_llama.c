@@ -121,7 +121,7 @@ static void a_prompt_mixes_ids_and_texts(void **state) {
     json_decref(j);
     static const char *const bad[] = {
         "{\"prompt\": [1, true]}", "{\"prompt\": [1, 99999999, \"x\"]}", "{\"prompt\": {\"prompt_string\": 5}}",
-        "{\"prompt\": {\"prompt_string\": \"x\", \"multimodal_data\": [\"aGk=\"]}}",
+        "{\"prompt\": {\"prompt_string\": \"x\", \"multimodal_data\": \"aGk=\"}}",
         "{\"prompt\": [\"x\", {\"prompt_string\": \"x\", \"multimodal_data\": [\"aGk=\"]}]}"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         j = serve_json(&server, "/completion", 400, bad[i]);
@@ -187,6 +187,35 @@ static void neutral_values_are_accepted(void **state) {
         json_t *j = serve_json(&server, "/v1/chat/completions", 400, body);
         assert_int_equal(strncmp(json_text_at(j, "error.param"), refused[i], 10), 0);
         json_decref(j);
+    }
+}
+
+/* A step adds several tokens, and each is an event. */
+static void each_token_is_an_event(void **state) {
+    (void)state;
+    static const char *const paths[] = {"/completion", "/v1/completions"};
+    for (int i = 0; i < 2; i++) {
+        Answer a = serve_post(
+            &server, paths[i],
+            "{\"prompt\": \"red dog, red dog, red dog, red dog,\", \"temperature\": 0, \"n_predict\": 40, "
+            "\"tree_budget\": 8, \"ignore_eos\": true, \"stream\": true, \"return_tokens\": true}");
+        int n_events = 0;
+        json_int_t n_accepted = 0;
+        char *rest = a.body;
+        for (char *line; (line = strsep(&rest, "\n"));) {
+            json_t *event = strncmp(line, "data: {", 7) == 0 ? json_loads(line + 6, 0, NULL) : NULL;
+            const json_t *tokens = i ? json_at(event, "choices.0.tokens") : json_at(event, "tokens");
+            if (json_at(event, "timings")) n_accepted = json_int_at(event, "timings.draft_n_accepted");
+            else if (tokens) {
+                n_events++;
+                assert_int_equal(json_array_size(tokens), 1);
+                if (i == 0) assert_int_equal(json_int_at(event, "tokens_predicted"), n_events);
+            }
+            json_decref(event);
+        }
+        assert_int_equal(n_events, 40);
+        assert_true(n_accepted > 5);
+        answer_free(&a);
     }
 }
 
@@ -457,6 +486,26 @@ static void progress_has_timings(void **state) {
     }
 }
 
+/* llama.cpp's page sends its tools with every message, whatever the template knows. */
+static void tools_without_a_place_are_ignored_on_request(void **state) {
+    (void)state;
+#define CLOCK \
+    "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"get_datetime\"}}], \"temperature\": 0, " STORY
+    ServeRig s;
+    serve_start(&s, "-t 1 -c 256 --draft none --quiet --unknown-fields ignore");
+    json_t *j = serve_json(&s, "/v1/chat/completions", 200, "{\"max_tokens\": 12, " CLOCK "}"),
+           *plain = serve_json(&s, "/v1/chat/completions", 200, "{\"max_tokens\": 12, \"temperature\": 0, " STORY "}"),
+           *forced = serve_json(&s, "/v1/chat/completions", 400, "{\"tool_choice\": \"required\", " CLOCK "}"),
+           *strict = serve_json(&server, "/v1/chat/completions", 400, "{" CLOCK "}");
+    assert_string_equal(json_text_at(j, "choices.0.message.content"), json_text_at(plain, "choices.0.message.content"));
+    assert_non_null(strstr(json_text_at(j, "warnings.0"), "no place for 'tools'"));
+    assert_null(json_at(plain, "warnings"));
+    assert_string_equal(json_text_at(forced, "error.param"), "tools");
+    assert_non_null(strstr(json_text_at(strict, "error.message"), "--unknown-fields ignore"));
+    json_decref(j), json_decref(plain), json_decref(forced), json_decref(strict);
+    assert_int_equal(serve_stop(&s), 0);
+}
+
 /* The request of an editor: other files, limits of lines, and only what it reads of the answer. The marks of the random
  * model are its last tokens. */
 static void an_editor_gets_its_text(void **state) {
@@ -518,6 +567,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_prompt_mixes_ids_and_texts),
         cmocka_unit_test(samplers_that_are_left_out_are_off),
         cmocka_unit_test(neutral_values_are_accepted),
+        cmocka_unit_test(each_token_is_an_event),
         cmocka_unit_test(biases_may_be_of_texts),
         cmocka_unit_test(an_answer_has_the_fields_that_are_asked_for),
         cmocka_unit_test(a_verbose_answer_has_its_prompt),
@@ -530,6 +580,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(reasoning_and_text_are_continued),
         cmocka_unit_test(reasoning_is_ended_by_the_client),
         cmocka_unit_test(progress_has_timings),
+        cmocka_unit_test(tools_without_a_place_are_ignored_on_request),
         cmocka_unit_test(an_editor_gets_its_text),
     };
     return cmocka_run_group_tests(tests, start, stop);
