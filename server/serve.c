@@ -463,8 +463,8 @@ static const Option option_table[] = {
     {.key = "unknown-fields",
      OPT_CHOICE(ServeOptions, unknown_fields, "refuse", "ignore"),
      .default_value = "refuse",
-     .help = "what to do with a field of a request that forerun does not know: refuse the request, or ignore the field "
-             "and say so in the answer's warnings"},
+     .help = "what to do with a field of a request that forerun does not know, and with tools that the model's chat "
+             "template has no place for: refuse the request, or ignore them and say so in the answer's warnings"},
     {.key = "max-gap",
      OPT_REAL(ServeOptions, max_gap_ms, 0, 1e6),
      .default_help = "twice a step",
