@@ -1,7 +1,7 @@
 /* llama_endpoints.c - the smaller endpoints of llama.cpp's server, which its page and its clients call.
  *
  *     POST /v1/chat/completions/control    ends the reasoning of a chat that is being generated
- *     POST /v1/streams/lookup              which streams can be resumed: none, because a stream ends with its connection
+ *     POST /v1/streams/lookup              which streams can be resumed: none, as a stream ends with its connection
  *     GET, DELETE /v1/stream               resumes such a stream, or forgets it
  *     GET, POST /lora-adapters             the adapters: none
  *     POST /props                          changes properties of the server, which cannot be changed

@@ -108,8 +108,8 @@ typedef struct FillText {
 
 /* Adds the prompt that asks for the text between a prefix and a suffix (infill.c). */
 int infill_add_prompt(ApiCall *call, const FillText *f);
-/* Writes the members of llama.cpp's "generation_settings" except the seed (native_completions.c). is_own: for the client
- * whose plan it is. */
+/* Writes the members of llama.cpp's "generation_settings" except the seed (native_completions.c). is_own: for the
+ * client whose plan it is. */
 void native_write_settings(JsonOut *out, const Plan *plan, bool is_own);
 /* Reads token ids from a JSON array; *ids is malloc'ed. */
 int plan_read_ids(const ServedModel *m, const json_t *array, const char *field, int32_t **ids, int64_t *n,

@@ -63,8 +63,8 @@ typedef struct TokenCursor {
     size_t i, n_text, n_top;
 } TokenCursor;
 
-/* Makes *one the next token of a batch, with its text and its most probable tokens, which stay the batch's. False: there
- * is none. */
+/* Makes *one the next token of a batch, with its text and its most probable tokens, which stay the batch's. False:
+ * there is none. */
 bool token_batch_next(const TokenBatch *b, TokenCursor *at, TokenBatch *one);
 void token_batch_clear(TokenBatch *b);
 void token_batch_free(TokenBatch *b);
