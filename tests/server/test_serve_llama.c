@@ -158,15 +158,15 @@ static void samplers_that_are_left_out_are_off(void **state) {
 /* Values of llama.cpp's schema that ask for nothing. */
 static void neutral_values_are_accepted(void **state) {
     (void)state;
-    static const char *const paths[] = {"/completion", "/v1/completions", "/v1/chat/completions"},
-                             *const fields[] = {
-                                 "\"stream_options\": {\"include_usage\": false}, \"sse_ping_interval\": 0",
-                                 "\"top_n_sigma\": -5, \"adaptive_target\": -0.5, \"slot_id\": -1",
-                                 "\"reasoning_budget_start_tag\": \"<think>\", \"reasoning_budget_end_tag\": "
-                                 "\"</think>\", \"reasoning_budget_end_tags\": [\"</think>\"]",
-                                 "\"reasoning_budget_message\": \"\", \"parse_tool_calls\": false",
-                                 "\"tool_choice\": \"none\", \"stop\": [\"\"], \"t_max_prompt_ms\": 500",
-                                 "\"reasoning_format\": \"none\", \"reasoning_control\": true"};
+    static const char *const paths[] = {"/completion", "/v1/completions", "/v1/chat/completions"};
+    static const char *const fields[] = {
+        "\"stream_options\": {\"include_usage\": false}, \"sse_ping_interval\": 0",
+        "\"top_n_sigma\": -5, \"adaptive_target\": -0.5, \"slot_id\": -1",
+        "\"reasoning_budget_start_tag\": \"<think>\", \"reasoning_budget_end_tag\": \"</think>\"",
+        "\"reasoning_budget_end_tags\": [\"</think>\"]",
+        "\"reasoning_budget_message\": \"\", \"parse_tool_calls\": false",
+        "\"tool_choice\": \"none\", \"stop\": [\"\"], \"t_max_prompt_ms\": 500",
+        "\"reasoning_format\": \"none\", \"reasoning_control\": true"};
     for (int p = 0; p < 3; p++)
         for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
             char body[400];
