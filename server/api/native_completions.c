@@ -231,11 +231,14 @@ void native_write_answer(JsonOut *out, const ApiCall *call, const Choice *c, con
 /* Writes what an answer has at a place such as "timings/predicted_n", with the place as its key; or nothing. */
 static void write_path(JsonOut *out, const json_t *answer, const char *path) {
     const json_t *value = answer;
-    for (const char *at = path, *end; value && at; at = *end ? end + 1 : NULL) {
+    bool goes_on = true;
+    for (const char *at = path; value && goes_on;) {
         char key[64];
-        end = at + strcspn(at, "/");
-        snprintf(key, sizeof key, "%.*s", (int)(end - at), at);
+        size_t n = strcspn(at, "/");
+        snprintf(key, sizeof key, "%.*s", (int)n, at);
         value = json_object_get(value, key);
+        goes_on = at[n] == '/';
+        at += n + goes_on;
     }
     char *text = value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
     if (value && !text) out->failed = true;

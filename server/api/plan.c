@@ -343,6 +343,26 @@ int plan_begin(Plan *plan, Service *s, const PlanFields *f, int64_t max_tokens, 
     return status;
 }
 
+int plan_add_prompt(Plan *plan, Prompt *prompt, ApiError *error) {
+    int status = 0;
+    if (prompt->n < 1) status = api_refuse(error, 400, "invalid_value", "prompt", "the prompt is empty");
+    else if (prompt->n > plan->model->n_ctx) {
+        status = api_refuse(error, 400, "context_length_exceeded", "prompt",
+                            "the prompt has %lld tokens, which exceeds the available context size of %d tokens",
+                            (long long)prompt->n, plan->model->n_ctx);
+        error->n_prompt_tokens = prompt->n;
+        error->n_ctx = plan->model->n_ctx;
+    } else if ((plan->n_prompts + 1) * plan->n > API_MAX_CHOICES)
+        status = api_refuse(error, 400, "invalid_value", "prompt", "the request asks for more than %d choices",
+                            API_MAX_CHOICES);
+    if (status) {
+        fr_free(prompt->tokens);
+        free(prompt->text);
+    } else plan->prompts[plan->n_prompts++] = *prompt;
+    *prompt = (Prompt){.n = 0};
+    return status;
+}
+
 bool plan_warn(Plan *plan, const char *format, ...) {
     va_list ap;
     if (plan->n_warnings == API_MAX_WARNINGS) return true;

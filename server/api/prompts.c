@@ -10,26 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-int plan_add_prompt(Plan *plan, Prompt *prompt, ApiError *error) {
-    int status = 0;
-    if (prompt->n < 1) status = api_refuse(error, 400, "invalid_value", "prompt", "the prompt is empty");
-    else if (prompt->n > plan->model->n_ctx) {
-        status = api_refuse(error, 400, "context_length_exceeded", "prompt",
-                            "the prompt has %lld tokens, which exceeds the available context size of %d tokens",
-                            (long long)prompt->n, plan->model->n_ctx);
-        error->n_prompt_tokens = prompt->n;
-        error->n_ctx = plan->model->n_ctx;
-    } else if ((plan->n_prompts + 1) * plan->n > API_MAX_CHOICES)
-        status = api_refuse(error, 400, "invalid_value", "prompt", "the request asks for more than %d choices",
-                            API_MAX_CHOICES);
-    if (status) {
-        fr_free(prompt->tokens);
-        free(prompt->text);
-    } else plan->prompts[plan->n_prompts++] = *prompt;
-    *prompt = (Prompt){.n = 0};
-    return status;
-}
-
 /* Adds a raw prompt, given as text. */
 static int plan_add_text(Plan *plan, const char *text, size_t n, bool keeps_text, unsigned flags, ApiError *error) {
     Prompt prompt = {.text = keeps_text ? strdup(text) : NULL};
