@@ -1,4 +1,4 @@
-/* prompts.c - the prompts of a request: texts, token ids, or both.
+/* plan_prompts.c - the prompts of a request: texts, token ids, or both.
  *
  *     "text"                                            one prompt
  *     [1, 2, 3]                                         one prompt
@@ -71,6 +71,7 @@ static int add_ids(Plan *plan, const json_t *array, const char *field, bool keep
                    ApiError *error) {
     size_t count = json_array_size(array), n_text;
     Prompt prompt = {.tokens = malloc((count + 1) * sizeof *prompt.tokens)};
+    char *text = NULL;
     fr_error why;
     int status = prompt.tokens ? 0 : api_refuse(error, 500, NULL, NULL, "memory ran out");
     for (size_t i = 0; i < count && !status; i++) {
@@ -80,9 +81,9 @@ static int add_ids(Plan *plan, const json_t *array, const char *field, bool keep
         else if (id < 0 || id >= plan->model->info.n_vocab) status = refuse_id(plan->model, field, i, error);
         else prompt.tokens[prompt.n++] = (int32_t)id;
     }
-    if (!status && keeps_text &&
-        fr_detokenize(plan->model->model, prompt.tokens, prompt.n, &prompt.text, &n_text, &why))
+    if (!status && keeps_text && fr_detokenize(plan->model->model, prompt.tokens, prompt.n, &text, &n_text, &why))
         status = api_refuse_error(error, field, &why);
+    prompt.text = text;
     if (!status) return plan_add_prompt(plan, &prompt, error);
     free(prompt.tokens);
     return status;
