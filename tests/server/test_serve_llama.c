@@ -342,6 +342,9 @@ static void small_endpoints_answer(void **state) {
             fail_msg("%s %s: %d %s", cases[i].method, cases[i].path, a.status, a.body);
         answer_free(&a);
     }
+    Answer preflight = serve_request(&server, "OPTIONS", "/v1/stream", "", NULL);
+    assert_non_null(strstr(preflight.head, "DELETE"));
+    answer_free(&preflight);
     json_t *chat = serve_json(&server, "/v1/chat/completions", 200, "{\"max_tokens\": 1, " STORY "}"),
            *count = serve_json(&server, "/chat/completions/input_tokens", 200, "{" STORY "}"),
            *response = serve_json(&server, "/v1/responses/input_tokens", 200,
