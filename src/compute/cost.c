@@ -360,7 +360,7 @@ void cost_cache_key(const Executor *e, int n_threads, char out[COST_KEY_BYTES]) 
              w->backend->name, n_threads, w->options.kernels, act_precision_name(w->options.activations),
              kv_type_name(o->kv_type), o->n_ctx, shape_hash(w->model->gguf));
     size_t n = strlen(out);
-    if (w->n_ranks) snprintf(out + n, COST_KEY_BYTES - n, "; %d ranks", w->n_ranks);
+    if (w->n_ranks) snprintf(out + n, COST_KEY_BYTES - n, "; %d ranks, best tokens", w->n_ranks);
     n = strlen(out);
     /* A curve belongs to a network, which its latency identifies up to a factor of two. */
     if (w->exchange_s > 0) snprintf(out + n, COST_KEY_BYTES - n, " at 2^%d s", ilogb(w->exchange_s));
