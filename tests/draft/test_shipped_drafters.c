@@ -18,9 +18,9 @@ static const struct {
     const char *spec;
     double least; /* the least number of tokens accepted per step on these prompts, with 16 nodes, greedy */
 } drafters[] = {
-    {"lyanna:file=models/lyanna.gguf", 3.0},       {"lyanna:file=models/lyanna-paper.gguf", 3.0},
-    {"eagle:file=models/eagle.gguf", 3.0},         {"redrafter:file=models/redrafter.gguf", 2.1},
-    {"medusa:file=models/medusa.gguf", 1.5},       {"hydra:file=models/hydra.gguf", 1.8},
+    {"lyanna:file=models/lyanna.gguf", 3.0}, {"lyanna:file=models/lyanna-paper.gguf", 3.0},
+    {"eagle:file=models/eagle.gguf", 3.0},   {"redrafter:file=models/redrafter.gguf", 2.1},
+    {"medusa:file=models/medusa.gguf", 1.5}, {"hydra:file=models/hydra.gguf", 1.8},
 };
 enum { N_DRAFTERS = sizeof drafters / sizeof *drafters };
 
