@@ -58,7 +58,7 @@ typedef struct SourceNames {
 bool token_batch_append(TokenBatch *b, const TokenRecord *token, const char *text, const fr_top_logprob *top);
 /* Appends the tokens of `from` without their text. False: memory ran out. */
 bool token_batch_copy(TokenBatch *b, const TokenBatch *from);
-/* Where token_batch_next goes on; zeros: at the first token. */
+/* The place at which token_batch_next continues. A zeroed cursor is at the first token. */
 typedef struct TokenCursor {
     size_t i, n_text, n_top;
 } TokenCursor;
