@@ -6,7 +6,7 @@
 #   ablations   the drafters that the tables compare them with                OUT/*.gguf
 #   tables      the measurements, as text and JSON                            OUT/*.txt, OUT/*.json
 #   forms       eagle and lyanna by recipe and form, and the other methods: each of FORMS with each of SEEDS, all with MINUTES of
-#               processor time
+#               processor time, or all with FORM_STEPS steps
 #   forms_tables   what these accept, in Lyanna's shape and in ours; tables with the mean and the spread over the seeds
 #   labels      redrafter with soft and hard labels, on all answers, on the greedy ones and on the corpus itself; with token
 #               info; and with the paper's initial state
@@ -27,13 +27,14 @@
 # For the data: EVERY (1): take only every EVERYth of the texts, for smaller trainings.
 # For the drafters: METHODS (all), MINUTES of processor time for each (20), LYANNA (its options, such as "--rank 256"),
 # CURRICULUM=STEPS (lyanna learns 3 steps ahead for the first half of the time, then STEPS; empty: not).
-# For the forms: SEEDS (1 2 3), FORMS (all of train_form). A stage that was stopped goes on where it was.
+# For the forms: SEEDS (1 2 3), FORMS (all of train_form), FORM_STEPS (empty: as many as MINUTES allow). A stage that was stopped goes on
+# where it was.
 # Needs jq, zstd and gnuplot. An interrupted training goes on when its stage is run again.
 set -euo pipefail
 shopt -s inherit_errexit
 : "${FORERUN:=build/forerun}" "${TARGET:=models/target.gguf}" "${CORPUS:=../shared/data/corpus}"
 : "${DATA:=build/learned}" "${OUT:=build/learned}"
-: "${EVERY:=1}" "${METHODS:=lyanna eagle redrafter hydra medusa}" "${MINUTES:=20}" "${LYANNA=}" "${CURRICULUM=}"
+: "${EVERY:=1}" "${FORM_STEPS=}" "${METHODS:=lyanna eagle redrafter hydra medusa}" "${MINUTES:=20}" "${LYANNA=}" "${CURRICULUM=}"
 : "${SEEDS:=1 2 3}" "${FORMS:=paper separate eagle hass eagle-hass paper-1-3-5 separate-1-3-5 redrafter hydra hydra-own medusa space eagle3 dflash}"
 mkdir -p "$DATA" "$OUT"
 
@@ -70,9 +71,11 @@ train_on() { # FILE NAME METHOD STEPS RATE OPTIONS...
 train() { train_on answers.jsonl "$@"; }
 
 # The number of steps that take that many minutes of processor time: a few steps are timed, without the first. All seeds of a form
-# have the number that was found for the first one, and an interrupted run keeps its number.
+# have the number that was found for the first one, and an interrupted run keeps its number. With FORM_STEPS, a phase that has a part of
+# MINUTES has the same part of FORM_STEPS.
 steps_in() { # MINUTES NAME METHOD RATE OPTIONS...
   local minutes=$1 kind method=$3 rate=$4
+  [ -z "$FORM_STEPS" ] || { jq -n "[1, ($FORM_STEPS * $minutes / $MINUTES | round)] | max"; return; }
   kind=$(sed 's/[.][0-9]*//' <<< "$2")
   shift 4
   if [ ! -e "$OUT/$kind-$minutes.steps" ]; then
@@ -441,5 +444,5 @@ EOF
   cp "$OUT/redrafter-soft-answers.svg" "$plots/learned-redrafter-loss.svg"
 }
 
-[ $# -gt 0 ] || { sed -n '2,30s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,32s/^# \{0,1\}//p' "$0"; exit 2; }
 for stage in "$@"; do "stage_$stage"; done

@@ -12,12 +12,13 @@
 #   plot      research/plots/lyanna-requests.svg (gnuplot)
 #   all       these in turn: fifteen minutes of two quiet cores
 #
-# Environment: FORERUN (build/forerun), TARGET (models/target.gguf), DRAFTERS (models, a folder), OUT (build/requests),
+# Environment: FORERUN (build/forerun), TARGET (models/target.gguf), DRAFTERS (models, a folder), PAPER_FORM (the folder's
+# lyanna-paper.gguf, a Lyanna of the paper's form; `paper` measures it), OUT (build/requests),
 # PROMPTS (bench/prompts/questions.jsonl, at least 16), WARM_UP (the questions whose answers lookahead-trie has
 # seen; bench/prompts/study.jsonl), BENCH (more options of `forerun bench`, such as --raw). Needs jq and gnuplot.
 set -euo pipefail
 : "${FORERUN:=build/forerun}" "${TARGET:=models/target.gguf}" "${DRAFTERS:=models}" "${OUT:=build/requests}"
-: "${PROMPTS:=bench/prompts/questions.jsonl}" "${WARM_UP:=bench/prompts/study.jsonl}" "${BENCH:=}"
+: "${PAPER_FORM:=$DRAFTERS/lyanna-paper.gguf}" "${PROMPTS:=bench/prompts/questions.jsonl}" "${WARM_UP:=bench/prompts/study.jsonl}" "${BENCH:=}"
 REQUESTS=1,2,4,8,16
 mkdir -p "$OUT"
 
@@ -31,7 +32,8 @@ stage_paper() {
   "$FORERUN" bench -m "$TARGET" "$PROMPTS" -n 64 $BENCH --ignore-eos --runs 1 --chain none --parallel $REQUESTS --tree-budget 12 \
     --json "$OUT/paper-12-3.json" --warm-up "$WARM_UP" --draft "rsd-s:model=$DRAFTERS/draft.gguf,width=4,depth=3" \
     --draft lookahead-trie --draft "eagle:file=$DRAFTERS/eagle.gguf,top=4,depth=3" \
-    --draft "lyanna:file=$DRAFTERS/lyanna.gguf,depth=3,live=0" --draft "lyanna:file=$DRAFTERS/lyanna.gguf,depth=3"
+    --draft "lyanna:file=$PAPER_FORM,depth=3,live=0" --draft "lyanna:file=$DRAFTERS/lyanna.gguf,depth=3,live=0" \
+    --draft "lyanna:file=$DRAFTERS/lyanna.gguf,depth=3"
 }
 
 stage_shipped() {
@@ -80,7 +82,7 @@ cells() { # every measured cell: target, nodes, depth, requests, method, speed-u
     [ -e "$file" ] || continue
     name=$(basename "$file" .json)
     jq -r --arg name "$name" '($name | split("-")) as $n | .summary[] | select(.category == "all") |
-      [$n[0], $n[1], $n[2], .n_parallel, (.method | split(":")[0] + (if contains("live=0") then ", live=0" else "" end)), .speed_up.mean, .acceptance_length] | @tsv' "$file"
+      [$n[0], $n[1], $n[2], .n_parallel, (.method | split(":")[0] + (if test("lyanna-paper|paper/lyanna") then "-paper" else "" end) + (if contains("live=0") then ", live=0" else "" end)), .speed_up.mean, .acceptance_length] | @tsv' "$file"
   done
 }
 
@@ -127,5 +129,5 @@ HEAD
 
 stage_all() { for stage in paper shipped grown cost report plot; do "stage_$stage"; done; }
 
-[ $# -gt 0 ] || { sed -n '2,19s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,20s/^# \{0,1\}//p' "$0"; exit 2; }
 for stage in "$@"; do "stage_$stage"; done
