@@ -146,6 +146,8 @@ typedef struct Plan {
     bool wants_embeddings;     /* the answer is embeddings of the prompts instead of text ... */
     bool wants_base64;         /* ... in base64 */
     bool streams, wants_usage; /* wants_usage: stream_options.include_usage */
+    bool shows_usage;          /* continuous_usage_stats: each event of a stream has the usage so far */
+    bool hides_reasoning;      /* /v1/messages: the text of reasoning is left out */
     bool has_seed;             /* the client has given the seed */
     bool tells_stop;           /* the answer includes the stop string that ended a text, for which tokens are kept */
     bool renders;              /* the answer is the prompts as tokens, and nothing is generated */

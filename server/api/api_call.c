@@ -339,7 +339,7 @@ static bool make_choice(ApiCall *call, int i) {
     c->generation->on_news = on_news;
     c->generation->wanted_slot = plan->slot_from_1 - 1;
     c->generation->keeps_trees = plan->shows_trees;
-    c->generation->keeps_stats = plan->streams && (plan->shows_timings || plan->shows_progress);
+    c->generation->keeps_stats = plan->streams && (plan->shows_timings || plan->shows_progress || plan->shows_usage);
     c->generation->user = c;
     call->n_choices++;
     return buf_append(&c->text, "", 0);
@@ -507,6 +507,11 @@ int(api_refuse_error)(ApiError *e, const char *param, const fr_error *why) {
                       why->message);
 }
 
+static bool has_path(const Endpoint *e, const char *path) {
+    size_t n = strlen(e->path);
+    return e->has_name ? strncmp(e->path, path, n) == 0 && path[n] : strcmp(e->path, path) == 0;
+}
+
 /* Finds the endpoint of a path and method; *same_path is an endpoint with that path and any method. A HEAD request is a
  * GET request whose body is not sent. */
 static const Endpoint *find(const char *method, const char *path, const Endpoint **same_path) {
@@ -514,12 +519,24 @@ static const Endpoint *find(const char *method, const char *path, const Endpoint
     *same_path = NULL;
     for (int i = 0; i < N_FAMILIES; i++)
         for (const Endpoint *e = families[i]; e->path; e++) {
-            size_t n = strlen(e->path);
-            if (e->has_name ? strncmp(e->path, path, n) != 0 || !path[n] : strcmp(e->path, path) != 0) continue;
+            if (!has_path(e, path)) continue;
             if (strcmp(e->method, wanted) == 0) return e;
             *same_path = e;
         }
     return NULL;
+}
+
+/* Writes the methods of a path into the header that an answer with status 405 must have. */
+static void add_allowed_methods(HttpExchange *x, const char *path) {
+    char methods[64] = "OPTIONS";
+    for (int i = 0; i < N_FAMILIES; i++)
+        for (const Endpoint *e = families[i]; e->path; e++) {
+            size_t n = strlen(methods);
+            if (!has_path(e, path)) continue;
+            snprintf(methods + n, sizeof methods - n, ", %s%s", e->method,
+                     strcmp(e->method, "GET") == 0 ? ", HEAD" : "");
+        }
+    http_exchange_add_header(x, "Allow", methods);
 }
 
 /* Refuses a request that does not become a call. */
@@ -528,6 +545,7 @@ static void refuse(Service *s, HttpExchange *x, const ApiFormat *format, const A
     JsonOut out = json_out_begin(&body);
     format->write_error(&out, error);
     if (error->status == 401) http_exchange_add_header(x, "WWW-Authenticate", "Bearer");
+    if (error->status == 405) add_allowed_methods(x, http_exchange_head(x)->path);
     if (error->status == 503) http_exchange_add_header(x, "Retry-After", "1");
     s->metrics.responses[error->status / 100]++;
     request_log_refusal(s, http_exchange_peer(x), http_exchange_head(x)->method, http_exchange_head(x)->path,

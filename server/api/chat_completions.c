@@ -35,6 +35,7 @@ static const Field chat_fields[] = {
     {.name = "top_logprobs", C(INT, top_logprobs, .min = 0, .max = FR_MAX_TOP_LOGPROBS)},
     {.name = "reasoning_format", C(TEXT, reasoning_format)},
     {.name = "reasoning_effort", C(TEXT, chat.reasoning_effort)},
+    {.name = "add_special_tokens", .kind = FIELD_NOTED}, /* the template writes them */
     {.name = NULL},
 };
 static const Field *const tables[] = {plan_fields, chat_fields, plan_other_fields, NULL};
@@ -245,7 +246,7 @@ static void end_event(JsonOut *j, const ApiCall *call, const Choice *c, const To
     if (fresh) token_pieces_write(j, c, fresh);
     json_out_mark(j, '}');
     json_out_mark(j, ']');
-    if (call->plan.wants_usage) json_out_key_null(j, "usage");
+    openai_write_event_usage(j, call);
     if (finish && call->n_running == 0) openai_write_extras(j, call);
     else if (fresh && call->plan.shows_timings) openai_write_timings(j, call);
     json_out_mark(j, '}');

@@ -169,10 +169,11 @@ static int convert_messages(const MessagesInput *in, ChatMessages *chat, ApiErro
 }
 
 /* Reads {"type": "enabled", "budget_tokens": N}, or the type "adaptive" or "disabled". Many templates have a variable
- * for it. */
-static int read_thinking(const MessagesInput *in, ChatMessages *chat, ApiError *error) {
+ * for it. With {"display": "omitted"} the client gets the block of the reasoning without its text. */
+static int read_thinking(const MessagesInput *in, ChatMessages *chat, Plan *plan, ApiError *error) {
     const json_t *type = json_object_get(in->thinking, "type"),
                  *budget = json_object_get(in->thinking, "budget_tokens");
+    const json_t *display = json_object_get(in->thinking, "display");
     bool is_enabled = field_is_text(type, "enabled"), is_off = field_is_text(type, "disabled");
     if (!in->thinking) return 0;
     if (!is_enabled && !is_off && !field_is_text(type, "adaptive"))
@@ -180,6 +181,11 @@ static int read_thinking(const MessagesInput *in, ChatMessages *chat, ApiError *
                           "'thinking.type' must be \"enabled\", \"adaptive\" or \"disabled\"");
     if ((is_enabled || budget) && !is_off && !(json_integer_value(budget) >= 1))
         return api_refuse(error, 400, "invalid_value", "thinking", "'thinking.budget_tokens' must be 1 or more");
+    if (display && !json_is_null(display) && !field_is_text(display, "summarized") &&
+        !field_is_text(display, "omitted"))
+        return api_refuse(error, 400, "invalid_value", "thinking",
+                          "'thinking.display' must be \"summarized\" or \"omitted\"");
+    plan->hides_reasoning = field_is_text(display, "omitted");
     chat->has_budget = budget && !is_off;
     chat->max_reasoning = json_integer_value(budget);
     chat->thinks = is_off ? -1 : 1;
@@ -240,18 +246,23 @@ static int check_stops(const MessagesFields *f, ApiError *error) {
 }
 
 /* Reads {"format": {"type": "json_schema", "schema": {...}}, "effort": "low"}. */
-static int read_output_config(MessagesFields *f, ApiError *error) {
+static int read_output_config(ApiCall *call, MessagesFields *f) {
     const char *name;
     json_t *value;
     if (f->output_config && !json_is_object(f->output_config))
-        return api_refuse(error, 400, "invalid_type", "output_config", "'output_config' must be an object");
+        return api_refuse(&call->error, 400, "invalid_type", "output_config", "'output_config' must be an object");
     json_object_foreach((json_t *)(uintptr_t)f->output_config, name, value) {
         if (strcmp(name, "effort") == 0 && json_is_string(value)) {
             f->effort = json_string_value(value);
             continue;
         }
+        if (strcmp(name, "task_budget") == 0) {
+            if (!json_is_null(value))
+                (void)plan_warn(&call->plan, "the field 'output_config.task_budget' has no effect");
+            continue;
+        }
         if (strcmp(name, "format") != 0 && !json_is_null(value))
-            return api_refuse(error, 400, "unsupported_parameter", "output_config",
+            return api_refuse(&call->error, 400, "unsupported_parameter", "output_config",
                               "'output_config.%.40s' is not supported", name);
         if (!json_is_null(value)) f->plan.constraint.format = value;
     }
@@ -264,9 +275,9 @@ static int read_body(ApiCall *call, const json_t *body, MessagesFields *f, ChatM
     *chat = (ChatMessages){.messages = NULL};
     plan_fields_default(&f->plan);
     if (fields_read(tables, body, f, call) || check_stops(f, &call->error)) return -1;
-    if (read_output_config(f, &call->error)) return -1;
+    if (read_output_config(call, f)) return -1;
     if (f->stops) f->plan.stop = f->stops;
-    if (read_thinking(&f->input, chat, &call->error)) return -1;
+    if (read_thinking(&f->input, chat, &call->plan, &call->error)) return -1;
     chat->variables = f->variables;
     chat->reasoning_effort = f->effort;
     return convert_input(&f->input, chat, &call->error);
@@ -343,6 +354,10 @@ static void write_usage(JsonOut *out, const ApiCall *call, const Choice *c) {
     json_out_mark(out, '}');
 }
 
+static bool is_hidden(const Choice *c, const AnswerItem *item) {
+    return item->kind == ANSWER_REASONING && c->call->plan.hides_reasoning;
+}
+
 /* Writes a block: all of it if is_whole, and otherwise what is known when it begins. */
 static void write_block(JsonOut *out, const Choice *c, const AnswerItem *item, bool is_whole) {
     static const char *const types[] =
@@ -362,8 +377,9 @@ static void write_block(JsonOut *out, const Choice *c, const AnswerItem *item, b
         else json_out_raw(out, "{}", 2); /* the arguments are cut short or are no JSON, but "input" must be an object */
         json_decref(input);
     } else {
+        bool has_text = is_whole && !is_hidden(c, item);
         json_out_key(out, type);
-        json_out_bytes(out, is_whole ? item->text.data : "", is_whole ? item->text.n : 0);
+        json_out_bytes(out, has_text ? item->text.data : "", has_text ? item->text.n : 0);
         if (item->kind == ANSWER_REASONING) json_out_key_text(out, "signature", "");
     }
     json_out_mark(out, '}');
@@ -425,6 +441,7 @@ static void stream_block(void *user, AnswerEvent event, const AnswerItem *item, 
                                             [ANSWER_REASONING] = {"thinking_delta", "thinking"},
                                             [ANSWER_CALL] = {"input_json_delta", "partial_json"}};
     const BlockStream *s = user;
+    if (event == ANSWER_GROWS && is_hidden(s->choice, item)) return;
     JsonOut j = answers_begin_event(s->out, names[event]);
     json_out_key_int(&j, "index", item->index);
     if (event == ANSWER_BEGINS) {

@@ -14,7 +14,8 @@ typedef struct OllamaFields {
     PlanFields plan;
     const json_t *messages, *tools, *format, *options, *think, *input, *prompt;
     const char *system;
-    bool raw;
+    int64_t top_logprobs;
+    bool raw, logprobs;
 } OllamaFields;
 
 #define O(kind, field, ...) FIELD(OllamaFields, kind, field, __VA_ARGS__)
@@ -25,8 +26,8 @@ typedef struct OllamaFields {
         {.name = "keep_alive", .kind = FIELD_IGNORED}, {.name = "images", .kind = FIELD_NEUTRAL}, \
         {.name = "template", .kind = FIELD_NEUTRAL}, {.name = "context", .kind = FIELD_NEUTRAL}, \
         {.name = "suffix", .kind = FIELD_NEUTRAL}, {.name = "shift", .kind = FIELD_IGNORED}, \
-        {.name = "truncate", .kind = FIELD_IGNORED}, {.name = "logprobs", .kind = FIELD_NEUTRAL}, { \
-        .name = "top_logprobs", .kind = FIELD_NEUTRAL \
+        {.name = "truncate", .kind = FIELD_IGNORED}, {.name = "logprobs", O(BOOL, logprobs)}, { \
+        .name = "top_logprobs", O(INT, top_logprobs, .min = 0, .max = FR_MAX_TOP_LOGPROBS) \
     }
 
 static const Field chat_fields[] = {
@@ -35,6 +36,9 @@ static const Field generate_fields[] = {OLLAMA_COMMON,
                                         {.name = "prompt", O(ANY, prompt)},
                                         {.name = "system", O(TEXT, system)},
                                         {.name = "raw", O(BOOL, raw)},
+                                        {.name = "width", .kind = FIELD_NEUTRAL}, /* of images */
+                                        {.name = "height", .kind = FIELD_NEUTRAL},
+                                        {.name = "steps", .kind = FIELD_NEUTRAL},
                                         {.name = NULL}};
 static const Field embed_fields[] = {OLLAMA_COMMON,
                                      {.name = "input", O(ANY, input)},
@@ -55,6 +59,8 @@ static const Field option_fields[] = {
     {.name = "low_vram", .kind = FIELD_IGNORED},
     {.name = "f16_kv", .kind = FIELD_IGNORED},
     {.name = "numa", .kind = FIELD_IGNORED},
+    {.name = "logits_all", .kind = FIELD_IGNORED},
+    {.name = "embedding_only", .kind = FIELD_IGNORED},
     {.name = "vocab_only", .kind = FIELD_NEUTRAL},
     {.name = "penalize_newline", .kind = FIELD_IGNORED}, /* Ollama ignores it, too */
     {.name = NULL},
@@ -83,6 +89,15 @@ static int read_body(ApiCall *call, const json_t *body, const Field *const *tabl
     else if (json_is_object(f->format)) f->plan.constraint.json_schema = f->format;
     else if (f->format && !field_is_text(f->format, ""))
         return api_refuse(&call->error, 400, "invalid_value", "format", "'format' must be \"json\" or a JSON schema");
+    return 0;
+}
+
+/* Finishes the plan except its prompt. */
+static int begin_plan(ApiCall *call, const OllamaFields *f) {
+    if (plan_begin(&call->plan, call->service, &f->plan, f->plan.max_tokens, &call->error)) return -1;
+    if (f->top_logprobs && !f->logprobs)
+        return api_refuse(&call->error, 400, "invalid_value", "top_logprobs", "'top_logprobs' needs 'logprobs': true");
+    if (f->logprobs) logprobs_want(&call->plan, f->top_logprobs);
     return 0;
 }
 
@@ -170,7 +185,7 @@ static int prepare_chat(ApiCall *call, const json_t *body) {
     if (read_body(call, body, chat_tables, &f)) return -1;
     if (!f.messages || (json_is_array(f.messages) && json_array_size(f.messages) == 0)) return answer_loaded(call, &f);
     if (convert_messages(&f, &chat, &call->error)) return -1;
-    if (plan_begin(&call->plan, call->service, &f.plan, f.plan.max_tokens, &call->error)) return -1;
+    if (begin_plan(call, &f)) return -1;
     return answers_prepare(call, &chat);
 }
 
@@ -182,7 +197,7 @@ static int prepare_generate(ApiCall *call, const json_t *body) {
     if (!f.prompt || field_is_text(f.prompt, "")) return answer_loaded(call, &f);
     if (!json_is_string(f.prompt))
         return api_refuse(&call->error, 400, "invalid_type", "prompt", "'prompt' must be a string");
-    if (plan_begin(&call->plan, call->service, &f.plan, f.plan.max_tokens, &call->error)) return -1;
+    if (begin_plan(call, &f)) return -1;
     if (f.raw) {
         if (plan_add_prompts(&call->plan, f.prompt, "prompt", false, FR_TOKENIZE_PROMPT | FR_TOKENIZE_SPECIAL,
                              &call->error))
@@ -262,6 +277,15 @@ static void write_end(JsonOut *out, const ApiCall *call, const Choice *c) {
     json_out_mark(out, '}');
 }
 
+static void write_logprobs(JsonOut *out, const Choice *c) {
+    const AnswerReader *r = answers_of(c);
+    if (!c->call->plan.wants_logprobs) return;
+    json_out_open(out, "logprobs", '[');
+    for (int i = 0; i < r->n_items; i++)
+        logprobs_write_list(out, c->call->plan.model, answers_logprobs(c, &r->items[i]), false);
+    json_out_mark(out, ']');
+}
+
 static void write_answer(JsonOut *out, const ApiCall *call) {
     const Choice *c = &call->choices[0];
     if (!answers_end(c, NULL, NULL)) out->failed = true;
@@ -272,41 +296,53 @@ static void write_answer(JsonOut *out, const ApiCall *call) {
     (void)answers_write_texts(out, r, ANSWER_REASONING, "thinking");
     if (r->n_calls > 0) write_calls(out, r->items, r->n_items);
     close_message(out, call);
+    write_logprobs(out, c);
     write_end(out, call, c);
 }
 
 typedef struct LineStream {
     Buf *out;
-    const ApiCall *call;
+    const Choice *choice;
 } LineStream;
+
+/* Writes the log-probabilities of the tokens by which an item of text has just grown. */
+static void write_fresh_logprobs(JsonOut *out, const Choice *c) {
+    if (!c->call->plan.wants_logprobs) return;
+    json_out_open(out, "logprobs", '[');
+    logprobs_write_list(out, c->call->plan.model, answers_fresh_logprobs(c), false);
+    json_out_mark(out, ']');
+}
 
 static void stream_item(void *user, AnswerEvent event, const AnswerItem *item, const char *bytes, size_t n) {
     const LineStream *s = user;
+    const ApiCall *call = s->choice->call;
     bool is_call = item->kind == ANSWER_CALL;
     if (event != (is_call ? ANSWER_ENDS : ANSWER_GROWS)) return;
     JsonOut j = json_out_begin(s->out);
-    write_head(&j, s->call, s->call->plan.model->name);
-    open_message(&j, s->call);
-    json_out_key(&j, text_key(s->call));
+    write_head(&j, call, call->plan.model->name);
+    open_message(&j, call);
+    json_out_key(&j, text_key(call));
     json_out_bytes(&j, item->kind == ANSWER_TEXT ? bytes : "", item->kind == ANSWER_TEXT ? n : 0);
     if (item->kind == ANSWER_REASONING) {
         json_out_key(&j, "thinking");
         json_out_bytes(&j, bytes, n);
     }
     if (is_call) write_calls(&j, item, 1);
-    close_message(&j, s->call);
+    close_message(&j, call);
+    if (item->kind == ANSWER_TEXT) write_fresh_logprobs(&j, s->choice);
     json_out_key_bool(&j, "done", false);
     json_out_mark(&j, '}');
     (void)buf_append(s->out, "\n", 1);
 }
 
 static void stream_text(Buf *out, const ApiCall *call, const Choice *c, const TokenBatch *fresh) {
-    LineStream s = {out, call};
+    LineStream s = {out, c};
+    (void)call;
     (void)answers_feed(c, fresh, stream_item, &s); /* if memory runs out, the reader reports nothing more */
 }
 
 static void end_choice(Buf *out, const ApiCall *call, const Choice *c) {
-    LineStream s = {out, call};
+    LineStream s = {out, c};
     (void)answers_end(c, stream_item, &s);
     JsonOut j = json_out_begin(out);
     write_head(&j, call, call->plan.model->name);

@@ -128,6 +128,11 @@ void openai_write_usage(JsonOut *out, const ApiCall *call) {
     json_out_mark(out, '}');
 }
 
+void openai_write_event_usage(JsonOut *out, const ApiCall *call) {
+    if (call->plan.shows_usage) openai_write_usage(out, call);
+    else if (call->plan.wants_usage) json_out_key_null(out, "usage");
+}
+
 /* Writes the milliseconds of n tokens, the milliseconds per token, and the tokens per second. */
 static void write_rates(JsonOut *out, const char *part, int64_t n, double seconds) {
     char key[48];

@@ -19,6 +19,8 @@ void openai_end_stream(Buf *out, const ApiCall *call);
 const char *openai_finish_reason(fr_finish finish);
 /* Writes "usage": {...} for all choices together. */
 void openai_write_usage(JsonOut *out, const ApiCall *call);
+/* Writes the usage into an event of a stream: that so far, or null, if the client asks for usage. */
+void openai_write_event_usage(JsonOut *out, const ApiCall *call);
 /* Counts the tokens of all choices that are reasoning. */
 int64_t openai_count_reasoning(const ApiCall *call);
 /* Writes "timings": {...} in llama.cpp's form, for all choices together. */

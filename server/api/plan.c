@@ -26,6 +26,7 @@ const Field plan_fields[] = {
     {.name = "seed", F(INT, seed)},
     {.name = "n", F(INT, n, .min = 1, .max = API_MAX_CHOICES)},
     {.name = "n_cmpl", F(INT, n, .min = 1, .max = API_MAX_CHOICES)},
+    {.name = "best_of", F(INT, best_of, .min = 1, .max = API_MAX_CHOICES)},
     {.name = "n_predict", F(INT, n_predict, .min = -1, .max = INT32_MAX)},
     {.name = "max_completion_tokens", F(INT, max_completion_tokens, .min = 1, .max = INT32_MAX, .or_minus_1 = true)},
     {.name = "t_max_predict_ms", F(INT, max_predict_ms, .min = 0, .max = INT32_MAX, .or_minus_1 = true)},
@@ -103,8 +104,18 @@ const Field plan_other_fields[] = {
     {.name = "kv_transfer_params", .kind = FIELD_IGNORED},
     {.name = "data_parallel_rank", .kind = FIELD_IGNORED},
     {.name = "detokenize", .kind = FIELD_IGNORED},
+    {.name = "session_id", .kind = FIELD_IGNORED},
+    {.name = "rid", .kind = FIELD_IGNORED},
+    {.name = "truncation_side", .kind = FIELD_IGNORED}, /* nothing is truncated */
+    {.name = "stream_interval", .kind = FIELD_IGNORED},
+    {.name = "stream_reasoning", .kind = FIELD_IGNORED},
+    {.name = "return_mm_kwargs", .kind = FIELD_IGNORED},
+    {.name = "max_tool_calls", .kind = FIELD_IGNORED}, /* of tools that the server would run */
     {.name = "stream_resume", .kind = FIELD_IGNORED},
     {.name = "betas", .kind = FIELD_IGNORED},
+    {.name = "diagnostics", .kind = FIELD_IGNORED},
+    {.name = "user_profile_id", .kind = FIELD_IGNORED},
+    {.name = "workspace_id", .kind = FIELD_IGNORED},
     {.name = "keep_alive", .kind = FIELD_IGNORED},
     {.name = "mm_processor_kwargs", .kind = FIELD_IGNORED},
     {.name = "media_io_kwargs", .kind = FIELD_IGNORED},
@@ -135,7 +146,6 @@ const Field plan_other_fields[] = {
     {.name = "top_logprobs", .kind = FIELD_NEUTRAL, .min = 0},
     {.name = "logprobs", .kind = FIELD_NEUTRAL, .min = 0},
     {.name = "prompt_logprobs", .kind = FIELD_NEUTRAL, .min = 0},
-    {.name = "best_of", .kind = FIELD_NEUTRAL, .min = 1},
     {.name = "use_beam_search", .kind = FIELD_NEUTRAL, .min = 0},
     {.name = "t_max_predict_ms", .kind = FIELD_NEUTRAL, .min = -1, .max = 0},
     {.name = "t_max_prompt_ms", .kind = FIELD_IGNORED}, /* llama.cpp ignores it, too */
@@ -146,6 +156,8 @@ const Field plan_other_fields[] = {
     {.name = "allowed_token_ids", .kind = FIELD_NEUTRAL, .min = 0},
     {.name = "include_stop_str_in_output", .kind = FIELD_NEUTRAL, .min = 0},
     {.name = "truncate_prompt_tokens", .kind = FIELD_NEUTRAL, .min = -1},
+    {.name = "routed_experts_prompt_start", .kind = FIELD_NEUTRAL, .min = 0},
+    {.name = "separate_reasoning", .kind = FIELD_NEUTRAL, .min = 1},
     {.name = "return_token_ids", .kind = FIELD_NEUTRAL, .min = 0},
     {.name = "return_tokens_as_token_ids", .kind = FIELD_NEUTRAL, .min = 0},
     {.name = "add_special_tokens", .kind = FIELD_NEUTRAL, .min = 0, .max = 1},
@@ -292,11 +304,14 @@ static int read_stream_options(Plan *plan, const json_t *options, ApiError *erro
     if (!json_is_object(options))
         return api_refuse(error, 400, "invalid_type", "stream_options", "'stream_options' must be an object");
     json_object_foreach((json_t *)(uintptr_t)options, name, value) {
-        if (strcmp(name, "include_usage") == 0 && json_is_boolean(value)) plan->wants_usage = json_is_true(value);
-        else if (strcmp(name, "include_obfuscation") != 0 || json_is_true(value))
+        bool is_usage = strcmp(name, "include_usage") == 0, is_often = strcmp(name, "continuous_usage_stats") == 0;
+        if (is_usage && json_is_boolean(value)) plan->wants_usage = json_is_true(value);
+        else if (is_often && json_is_boolean(value)) plan->shows_usage = json_is_true(value);
+        else if (strcmp(name, "include_obfuscation") != 0 && !json_is_null(value)) /* padding against eavesdroppers */
             return api_refuse(error, 400, "unsupported_parameter", "stream_options",
                               "'stream_options.%.40s' is not supported, or has a value of the wrong type", name);
     }
+    plan->shows_usage = plan->shows_usage && plan->wants_usage; /* as in vLLM */
     if (plan->wants_usage && !plan->streams)
         return api_refuse(error, 400, "invalid_value", "stream_options", "'stream_options' needs 'stream': true");
     return 0;
@@ -306,6 +321,9 @@ int plan_begin(Plan *plan, Service *s, const PlanFields *f, int64_t max_tokens, 
     plan->model = plan_find_model(s, f->model, error);
     if (!plan->model) return -1;
     plan->n = (int)f->n;
+    if (f->best_of && f->best_of != f->n)
+        return api_refuse(error, 400, "unsupported_parameter", "best_of",
+                          "'best_of' is not supported, except with the value of 'n'");
     plan->max_tokens = f->max_completion_tokens ? f->max_completion_tokens : max_tokens;
     if (f->n_predict != PREDICT_ABSENT) plan->max_tokens = f->n_predict > 0 ? f->n_predict : 0;
     plan->only_reads = f->n_predict == 0;

@@ -150,6 +150,7 @@ static int read_logprobs(Plan *plan, const ResponsesFields *f, ApiError *error) 
         return api_refuse(error, 400, "invalid_type", "include", "'include' must be a list");
     for (size_t i = 0; i < json_array_size(f->include); i++) {
         const char *what = json_string_value(json_array_get(f->include, i));
+        if (what && strcmp(what, "reasoning.encrypted_content") == 0) continue; /* reasoning is in the answer as text */
         if (!what || strcmp(what, wanted) != 0)
             return api_refuse(error, 400, "unsupported_parameter", "include",
                               "'include': '%.60s' is not supported; '%s' is", what ? what : "?", wanted);

@@ -9,7 +9,7 @@
 typedef struct TextFields {
     PlanFields plan;
     const json_t *prompt;
-    bool echo;
+    bool echo, adds_special;
     const json_t *logprobs;
 } TextFields;
 
@@ -17,6 +17,7 @@ typedef struct TextFields {
 static const Field text_fields[] = {
     {.name = "prompt", T(ANY, prompt)},
     {.name = "echo", T(BOOL, echo)},
+    {.name = "add_special_tokens", T(BOOL, adds_special)}, /* vLLM's: a text begins with BOS */
     {.name = "logprobs", T(ANY, logprobs)},
     {.name = "max_tokens", T(INT, plan.max_tokens, .min = 1, .max = INT32_MAX, .or_minus_1 = true)},
     {.name = "reasoning_format", .kind = FIELD_IGNORED}, /* a text has neither reasoning nor calls */
@@ -50,14 +51,13 @@ static int read_logprobs(ApiCall *call, const TextFields *f) {
 }
 
 static int prepare(ApiCall *call, const json_t *body) {
-    TextFields f = {.prompt = NULL};
+    TextFields f = {.adds_special = true};
     plan_fields_default(&f.plan);
     f.plan.max_tokens = 16; /* the default of OpenAI's API */
     int status = fields_read(tables, body, &f, call);
+    unsigned flags = FR_TOKENIZE_SPECIAL | (f.adds_special ? FR_TOKENIZE_PROMPT : 0);
     if (!status) status = plan_begin(&call->plan, call->service, &f.plan, f.plan.max_tokens, &call->error);
-    if (!status)
-        status = plan_add_prompts(&call->plan, f.prompt, "prompt", f.echo, FR_TOKENIZE_PROMPT | FR_TOKENIZE_SPECIAL,
-                                  &call->error);
+    if (!status) status = plan_add_prompts(&call->plan, f.prompt, "prompt", f.echo, flags, &call->error);
     if (!status) status = read_logprobs(call, &f);
     api_call_name(call, "cmpl-");
     return status;
@@ -111,7 +111,7 @@ static void stream_piece(Buf *out, const ApiCall *call, int index, const char *t
     json_out_open(&j, "choices", '[');
     write_choice(&j, call, index, NULL, text, n, tokens, finish);
     json_out_mark(&j, ']');
-    if (call->plan.wants_usage) json_out_key_null(&j, "usage");
+    openai_write_event_usage(&j, call);
     if (finish && call->n_running == 0) openai_write_extras(&j, call);
     else if (!finish && call->plan.shows_timings) openai_write_timings(&j, call);
     json_out_mark(&j, '}');

@@ -182,6 +182,9 @@ static const Field embedding_fields[] = {
     {.name = "content", E(ANY, input)}, /* llama.cpp's name */
     {.name = "encoding_format", E(ANY, encoding_format)},
     {.name = "embd_normalize", .kind = FIELD_NEUTRAL, .min = 2}, /* llama.cpp's name for a length of 1 */
+    {.name = "normalize", .kind = FIELD_NEUTRAL, .min = 1},      /* vLLM's */
+    {.name = "embed_dtype", .kind = FIELD_NEUTRAL, .neutral = "float32"},
+    {.name = "endianness", .kind = FIELD_NEUTRAL, .neutral = "native little"},
     {.name = "dimensions", E(INT, dimensions, .min = 1, .max = INT32_MAX)},
     {.name = NULL},
 };
