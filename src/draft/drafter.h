@@ -143,7 +143,9 @@ typedef struct DrafterClass {
      * tokens, as in VerifiedTree; otherwise it is NULL. Every context token except the last is passed
      * exactly once, in order, in several calls, unless it was taken over; with needs_hidden, the hidden states of later
      * tokens come with observe_tree, where the pending token is node 0. If the drafter is not expected to repay what
-     * reading the prompt costs, observe_prompt is not called, and the drafter may still be asked for proposals. */
+     * reading the prompt costs, observe_prompt is not called, and the drafter may still be asked for proposals. Without
+     * needs_hidden, it may be called later for the first tokens that n_held does not count, so that the drafter catches
+     * up in pieces. */
     int (*observe_prompt)(Drafter *d, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
                           fr_error *err);
     /* Optional; only methods that have observe_prompt may have it. A request that begins with the tokens of another

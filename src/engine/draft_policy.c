@@ -29,7 +29,9 @@
  * not repay it. So the drafter is shown the prompt if the gain expected of the answer, whose length is that of recent
  * ones, is larger. Its first prompt is free, and later ones that are not expected to pay have a credit of their own.
  * Without the prompt a drafter with a layer can still propose, from the hidden states of the answer; a draft model must
- * read the context first, which its credit or the rest of the answer has to pay.
+ * read the context first, which its credit or the rest of the answer has to pay. Beside other streams, or if the
+ * operator has set a gap, it reads it in pieces: in each step as much as fits into the gap of the streams (prompts.c),
+ * and nothing while prompts are read. It proposes when it has read all.
  *
  * So on a text where no draft is ever accepted, the loss is at most 2 TRIAL_SHARE + LOSS_SHARE of the time, plus the
  * first CREDIT_START, trial and prompt. R, in tokens per second, is the sum of the requests' rates over their last
@@ -49,10 +51,13 @@
 #include "engine/request.h"
 #include "tree/tree.h"
 
+#include <float.h>
+#include <math.h>
 #include <stdlib.h>
 
 enum { GAIN_MEMORY = 16, SHARED_GAIN_MEMORY = 64, GAIN_PRIOR = 4, RATE_MEMORY = 16, ANSWER_MEMORY = 16 };
-enum { FIRST_TRIALS = 2, FIRST_ANSWER = 128 /* tokens */, MIN_PROPOSAL_BUDGET = 4 };
+enum { FIRST_TRIALS = 2, FIRST_ANSWER = 128 /* tokens */, MIN_PROPOSAL_BUDGET = 4, LEAST_CATCH_UP = 8 };
+enum { MOST_WITH_PROPOSAL = 32 }; /* tokens of the context that a draft model reads together with its proposal */
 #define TRIAL_SHARE 0.01
 #define LOSS_SHARE 0.005
 #define CREDIT_START 1.0 /* in forwards of one row, as CREDIT_MAX */
@@ -268,7 +273,7 @@ static void choose_trial(fr_engine *e, EngineDrafter *shared, fr_request *const 
             const RequestDraft *d = &requests[i]->drafts[k];
             if (d->shared != shared || !requests[i]->has_auto_budget || !may_propose(requests[i], d)) continue;
             income_s += TRIAL_SHARE * step_s / n / (requests[i]->options.n_drafts + 1);
-            if (!repays(requests[i], d, catch_up_s(requests[i], d)))
+            if (!d->is_catching_up && !repays(requests[i], d, catch_up_s(requests[i], d)))
                 cost_s += shared->proposal_s + catch_up_s(requests[i], d);
         }
     if (shared->start_credit_s < shared->start_cost_s) shared->start_credit_s += income_s;
@@ -278,14 +283,47 @@ static void choose_trial(fr_engine *e, EngineDrafter *shared, fr_request *const 
     if (shared->n_trials++ >= FIRST_TRIALS) shared->trial_credit_s -= cost_s;
 }
 
+/* Returns how many tokens of the context a draft model may read in this step, of the left_s seconds that all of them
+ * have. */
+static int32_t n_readable(const EngineDrafter *d, double left_s) {
+    double n = d->prompt_token_s > 0 ? left_s / d->prompt_token_s : LEAST_CATCH_UP;
+    if (left_s <= 0) return 0;
+    if (isinf(left_s) || n > INT32_MAX / 2) return INT32_MAX / 2;
+    return n < LEAST_CATCH_UP ? LEAST_CATCH_UP : (int32_t)n;
+}
+
+/* Lets a draft model that is chosen to propose read the context in pieces if streams would wait too long otherwise. */
+static void catch_up(const fr_request *r, RequestDraft *d, double *left_s) {
+    const EngineDrafter *shared = d->shared;
+    const DrafterClass *class = shared->drafter->class;
+    if (!r->has_auto_budget || class->needs_hidden || !class->observe_prompt || !class->n_held) return;
+    int64_t n_behind = r->n_context - class->n_held(shared->drafter, d->sequence);
+    int32_t n = n_readable(shared, *left_s);
+    d->is_catching_up = n_behind > MOST_WITH_PROPOSAL && n_behind > n;
+    d->is_proposing = !d->is_catching_up;
+    if (d->is_catching_up) d->n_catch_up = n;
+    *left_s -= (double)(d->is_catching_up ? n : n_behind) * shared->prompt_token_s;
+}
+
+/* Returns the time in which draft models may read contexts in this step of n decoding requests. */
+static double catch_up_left_s(const fr_engine *e, int n) {
+    bool is_bounded = n > 1 || e->options.max_gap_s > 0, reads_prompts = e->step.n_by_age > n;
+    if (e->policy.cost.n == 0 || !is_bounded) return INFINITY;
+    double spare_s = reads_prompts ? 0 : prompt_spare_s(e, n);
+    return spare_s > 0 || reads_prompts ? spare_s : DBL_MIN; /* enough for the least number of tokens */
+}
+
 void draft_policy_choose_drafts(fr_engine *e, fr_request *const *requests, int n) {
+    double left_s = n > 0 ? catch_up_left_s(e, n) : 0;
     for (int k = 0; k < ENGINE_MAX_DRAFTERS; k++)
         if (e->drafters[k].n_users > 0) choose_trial(e, &e->drafters[k], requests, n);
     for (int i = 0; i < n; i++) {
         fr_request *r = requests[i];
         for (RequestDraft *d = r->drafts; d < r->drafts + r->options.n_drafts; d++) {
-            d->is_proposing = may_propose(r, d) &&
-                              (!r->has_auto_budget || d->shared->is_tried || repays(r, d, catch_up_s(r, d)));
+            d->n_catch_up = 0;
+            d->is_proposing = may_propose(r, d) && (!r->has_auto_budget || d->shared->is_tried || d->is_catching_up ||
+                                                    repays(r, d, catch_up_s(r, d)));
+            if (d->is_proposing) catch_up(r, d, &left_s);
             r->draft_stats.n_proposals += d->is_proposing;
         }
     }

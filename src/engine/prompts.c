@@ -86,6 +86,13 @@ int32_t prompt_rows(fr_engine *e, int32_t n_tree_rows) {
     return prompt_chunk(&in);
 }
 
+double prompt_spare_s(const fr_engine *e, int32_t n_tree_rows) {
+    const ChunkInput in = chunk_input(e, n_tree_rows);
+    double step_s = ratio_or_1(in.plain_ratio) * chunk_s(&in, 0),
+           gap_s = in.max_gap_s > 0 ? in.max_gap_s : OWN_STEPS * step_s;
+    return gap_s > step_s ? gap_s - step_s : 0;
+}
+
 /* Moves a ratio of measured to expected times towards that of one step. */
 static void learn(double *ratio, double seconds, double expected_s) {
     double wrong = seconds / (ratio_or_1(*ratio) * expected_s) - 1;

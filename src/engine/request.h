@@ -20,6 +20,8 @@ typedef struct RequestDraft {
     bool is_active;                /* the drafter has begun the sequence, and is not switched off */
     bool reads_prompt;             /* it is shown the prompt (DrafterClass.observe_prompt) */
     bool is_proposing;             /* it proposes in this step */
+    bool is_catching_up;           /* it reads the context in pieces before it proposes (draft_policy.c) ... */
+    int32_t n_catch_up;            /* ... and this many tokens of it in this step */
     int64_t n_fed;                 /* how many tokens of the context the drafter has been shown */
     int32_t counters[TREE_N_TAGS]; /* the index of each tag in stats.counters; -1: the tag is not counted */
     int32_t extra_counter;         /* the index for its extra rows (DrafterClass.add_rows); -1: they are not counted */

@@ -21,7 +21,7 @@ static int feed(const fr_request *r, RequestDraft *d, fr_error *err) {
 
 static void end_draft(RequestDraft *d) {
     if (d->is_active) d->shared->drafter->class->end(d->shared->drafter, d->sequence);
-    d->is_active = d->is_proposing = false;
+    d->is_active = d->is_proposing = d->is_catching_up = false;
 }
 
 /* Switches a drafter off for one request. It may have failed in the middle of a tree, so neither what it has written of
@@ -227,6 +227,23 @@ static void propose_with(fr_engine *e, EngineDrafter *shared, fr_request *const 
     draft_policy_observe_proposal(shared, (clock_s() - start_s) / n_users);
 }
 
+/* Lets the drafts of a request read the pieces of the context for which the policy has time. */
+static void catch_up(fr_request *r) {
+    for (RequestDraft *d = r->drafts; d < r->drafts + r->options.n_drafts; d++) {
+        Drafter *drafter = d->shared->drafter;
+        double start_s = clock_s();
+        fr_error err;
+        if (!d->is_active || d->n_catch_up < 1) continue;
+        int status = feed(r, d, &err);
+        if (!status)
+            status = drafter->class->observe_prompt(drafter, d->sequence, drafter->class->n_held(drafter, d->sequence),
+                                                    NULL, d->n_catch_up, &err);
+        draft_policy_observe_prompt(d->shared, d->n_catch_up, clock_s() - start_s);
+        r->engine->step.catch_up_s += clock_s() - start_s;
+        if (status) switch_off(r, d, &err);
+    }
+}
+
 void request_drafts_propose(fr_engine *e, fr_request *const *requests, int n) {
     double start_s = clock_s();
     for (int i = 0; i < n; i++) {
@@ -236,6 +253,8 @@ void request_drafts_propose(fr_engine *e, fr_request *const *requests, int n) {
         r->tree.dists = r->dists;
     }
     draft_policy_choose_drafts(e, requests, n);
+    e->step.catch_up_s = 0;
+    for (int i = 0; i < n; i++) catch_up(requests[i]);
     for (int k = 0; k < ENGINE_MAX_DRAFTERS; k++)
         if (e->drafters[k].n_users > 0) propose_with(e, &e->drafters[k], requests, n);
     for (int i = 0; i < n; i++)

@@ -370,7 +370,7 @@ static int run_step(fr_engine *e, fr_error *err) {
         if (r->is_prefill_step) commit_prompt(r);
         else commit_and_emit(r);
     }
-    prompt_observe_step(e, clock_s() - start_s);
+    prompt_observe_step(e, clock_s() - start_s - e->step.catch_up_s);
     for (int i = 0; i < s->n_by_age; i++) n_left += !s->decoding_first[i]->finish;
     return n_left + e->n_queued;
 }

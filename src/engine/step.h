@@ -29,6 +29,7 @@ typedef struct EngineStep {
     /* prompts.c: the mean number of tokens that the prompts of this step have read, and how long earlier steps took
      * compared with the cost curve: those without prompts, and those with prompts beside trees. 0: none was measured */
     double n_read, plain_ratio, prompt_ratio;
+    double catch_up_s; /* the time in which drafters caught up in this step */
 } EngineStep;
 
 /* ---- pages (kv_policy.c): where there are not enough for all, older requests get them --------------------------- */
@@ -59,6 +60,9 @@ int32_t prompt_chunk(const ChunkInput *in);
 /* Returns how many rows of prompts the next step may have in addition to n_tree_rows rows of trees: prefill_chunk if
  * there are none. */
 int32_t prompt_rows(fr_engine *e, int32_t n_tree_rows);
+
+/* Returns the time that a step with these rows of trees and without prompts leaves of the gap of its streams. */
+double prompt_spare_s(const fr_engine *e, int32_t n_tree_rows);
 
 /* Sets is_prefill_step of all running requests, and n_step_rows of those that read their context: at most
  * prompt_rows(e, n_tree_rows) rows for all of them together. */

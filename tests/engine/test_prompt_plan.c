@@ -217,6 +217,129 @@ static void prompts_leave_streams_their_gap(void **state) {
     }
 }
 
+/* ---- a draft model that has not read the prompt ------------------------------------------------------- */
+
+static fr_engine *open_timed_engine(double gap_s) {
+    fr_error err;
+    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options),
+                                                               .n_threads = 1,
+                                                               .n_ctx = N_CTX,
+                                                               .max_requests = MOST,
+                                                               .max_gap_s = gap_s,
+                                                               .prefill_chunk = 64});
+    e->policy.cost = slow_curve(); /* with known costs budgets are automatic */
+    assert_int_equal(fr_engine_open_draft(e, draft_model, &err), FR_OK);
+    return e;
+}
+
+/* Makes the draft worth its while, and sets the times that steps and tokens of prompts are known to take. */
+static void set_times(fr_engine *e, RequestDraft *d) {
+    e->policy.cost = slow_curve();
+    e->policy.tokens_per_s = 50;
+    e->step.plain_ratio = e->step.prompt_ratio = 1;
+    d->gain_s = d->shared->gain_s = 1;
+    d->shared->proposal_s = 0.001;
+    d->shared->prompt_token_s = 0.001;
+}
+
+/* Opens a request whose draft model is not shown its prompt of 201 tokens, and reads the prompt. */
+static fr_request *open_unread(fr_engine *e) {
+    fr_request *first = open_request(e, 1, 2, draft_model); /* the first prompt is always shown */
+    while (request_is_prefilling(first)) step(e);
+    fr_request_close(first);
+    e->drafters[0].gain_s = e->drafters[0].start_credit_s = 0;
+    fr_request *r = open_request(e, 0, 201, draft_model);
+    while (request_is_prefilling(r)) step(e);
+    assert_false(r->drafts[0].reads_prompt);
+    return r;
+}
+
+static int32_t n_held(const fr_request *r) {
+    const Drafter *d = r->drafts[0].shared->drafter;
+    return d->class->n_held(d, r->drafts[0].sequence);
+}
+
+/* Beside another stream, or with a gap that the operator has set, a draft model reads in each step as many tokens as
+ * fit into the gap, and proposes when it has read the context. With one stream and no such gap it reads all at once. */
+static void a_draft_model_catches_up_in_pieces(void **state) {
+    (void)state;
+    static const struct {
+        double gap_s;
+        bool has_other;
+        int32_t piece; /* a token of the context takes 1 ms */
+    } cases[] = {
+        {0, true, 20},       /* a step with one row of each stream takes 20 ms, and twice that is the gap */
+        {0.0501, true, 30},  /* 30 ms are left of 50 */
+        {0.0501, false, 30}, /* also for the request's own stream */
+        {0.001, true, 8},    /* the streams by themselves take longer than the gap */
+        {0, false, 0},       {INFINITY, true, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fr_engine *e = open_timed_engine(cases[i].gap_s);
+        fr_request *r = open_unread(e), *other = cases[i].has_other ? open_request(e, 2, 1, NULL) : NULL;
+        int32_t before = n_held(r);
+        assert_int_equal(before, 0);
+        for (int k = 0; k < 40 && !r->drafts[0].is_proposing; k++) {
+            int64_t n_generated = generated(r);
+            set_times(e, &r->drafts[0]);
+            step(e);
+            assert_true(generated(r) > n_generated);
+            if (r->drafts[0].is_proposing) break;
+            if (n_held(r) - before != cases[i].piece)
+                fail_msg("case %zu: %d tokens instead of %d", i, n_held(r) - before, cases[i].piece);
+            before = n_held(r);
+        }
+        assert_true(r->drafts[0].is_proposing);
+        if (cases[i].piece) assert_true(before > 150);
+        else assert_int_equal(before, 0);
+        assert_string_equal(r->draft_error, "");
+        if (other) fr_request_close(other);
+        fr_request_close(r);
+        fr_engine_close(e);
+    }
+}
+
+static void a_draft_model_waits_while_prompts_are_read(void **state) {
+    (void)state;
+    fr_engine *e = open_timed_engine(0.0501);
+    fr_request *r = open_unread(e), *reader = open_request(e, 3, 100, NULL);
+    for (int k = 0; request_is_prefilling(reader) && k < 40; k++) {
+        set_times(e, &r->drafts[0]);
+        step(e);
+        assert_int_equal(n_held(r), 0);
+    }
+    assert_false(request_is_prefilling(reader));
+    set_times(e, &r->drafts[0]);
+    step(e);
+    assert_true(n_held(r) > 0);
+    fr_engine_close(e);
+}
+
+/* The text is that of plain decoding while the draft model catches up and afterwards. */
+static void catching_up_changes_no_token(void **state) {
+    (void)state;
+    static Stream plain;
+    fr_engine *e = open_timed_engine(0.0501), *other = open_engine(); /* which shares no prompt with e */
+    fr_request_options o = {.struct_size = sizeof o,
+                            .prompt = prompts[0],
+                            .n_prompt = 201,
+                            .max_tokens = 60,
+                            .sampling = fr_sampling_default(),
+                            .ignore_eos = 1};
+    rig_run_request(other, &o, &plain);
+    fr_engine_close(other);
+    fr_request *r = open_unread(e);
+    int64_t n_proposals = 0;
+    for (int k = 0; r->stats.n_generated < 60; k++) {
+        set_times(e, &r->drafts[0]);
+        step(e);
+        n_proposals += r->drafts[0].is_proposing;
+    }
+    assert_true(n_proposals > 2 && r->stats.n_steps - n_proposals > 4);
+    assert_memory_equal(r->context + 201, plain.tokens, 60 * sizeof(int32_t));
+    fr_engine_close(e);
+}
+
 static void a_gap_is_a_number(void **state) {
     (void)state;
     static const double wrong[] = {-1, NAN, -INFINITY};
@@ -237,6 +360,9 @@ int main(void) {
         cmocka_unit_test(a_draft_model_reads_in_chunks),
         cmocka_unit_test(the_chunk_fits_into_the_gap),
         cmocka_unit_test(prompts_leave_streams_their_gap),
+        cmocka_unit_test(a_draft_model_catches_up_in_pieces),
+        cmocka_unit_test(a_draft_model_waits_while_prompts_are_read),
+        cmocka_unit_test(catching_up_changes_no_token),
         cmocka_unit_test(a_gap_is_a_number),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);
