@@ -10,7 +10,6 @@
 #include <string.h>
 
 enum { ITEM_TEXT_MAX = 64 << 20, NAME_FORM_MAX = 256 };
-static const char think_begin[] = "<think>", think_end[] = "</think>";
 
 /* ---- one call -------------------------------------------------------------------------------------------
  *
@@ -108,6 +107,7 @@ static bool call_scan_byte(CallScan *s, char c) {
 
 void answer_reader_init(AnswerReader *r, const AnswerForm *form) {
     *r = (AnswerReader){.form = *form, .held.max_bytes = ITEM_TEXT_MAX};
+    if (!form->marks) r->form.marks = reasoning_marks_of(NULL);
     if (form->is_reasoning) r->state = READS_REASONING;
     else if (!form->tools && !form->reasons) r->state = READS_TEXT;
     r->drops_space = form->is_reasoning;
@@ -193,10 +193,13 @@ static void drop_held(AnswerReader *r, size_t n) {
  * mark. */
 static Match find_mark(const AnswerReader *r, const char *rest, size_t n, const char **mark) {
     const AnswerForm *f = &r->form;
-    *mark = think_end;
-    if (r->state == READS_REASONING) return match(rest, n, think_end);
-    *mark = think_begin;
-    Match m = r->state == READS_BEGINNING && f->reasons ? match(rest, n, think_begin) : NO_MATCH;
+    Match m = NO_MATCH;
+    *mark = f->marks->end;
+    if (r->state == READS_REASONING) return match(rest, n, *mark);
+    if (r->state == READS_BEGINNING && f->reasons) {
+        *mark = f->marks->begin;
+        if ((m = match(rest, n, *mark)) == NO_MATCH) m = match(rest, n, *mark = f->marks->text);
+    }
     if (m != NO_MATCH || !f->tools) return m;
     *mark = f->tools->begin;
     if ((m = match(rest, n, *mark)) != NO_MATCH) return m;
@@ -205,12 +208,13 @@ static Match find_mark(const AnswerReader *r, const char *rest, size_t n, const 
 }
 
 static void take_mark(AnswerReader *r, const char *mark) {
-    r->drops_space = mark == think_begin || mark == think_end;
+    const ReasoningMarks *marks = r->form.marks;
+    r->drops_space = mark == marks->begin || mark == marks->end || mark == marks->text;
     if (r->drops_space) {
         end_item(r);
         buf_clear(&r->held);
-        r->state = mark == think_begin ? READS_REASONING : READS_BEGINNING;
-        if (mark == think_end) r->n_reason = r->n_read;
+        r->state = mark == marks->begin ? READS_REASONING : READS_BEGINNING;
+        if (mark == marks->end) r->n_reason = r->n_read;
         r->form.reasons = false;
         return;
     }
@@ -416,6 +420,28 @@ bool answer_reader_end(AnswerReader *r, AnswerSink sink, void *user) {
         put(r, r->state == READS_REASONING ? ANSWER_REASONING : ANSWER_TEXT, r->held.data + from, r->held.n - from);
     end_item(r);
     return !r->failed;
+}
+
+/* ---- how templates mark reasoning ----------------------------------------------------------------------- */
+
+static const ReasoningMarks marks[] = {
+    /* Harmony: <|channel|>analysis<|message|>...<|end|><|start|>assistant<|channel|>final<|message|>... */
+    {.sign = "<|channel|>",
+     .begin = "<|channel|>analysis<|message|>",
+     .end = "<|end|><|start|>assistant<|channel|>final<|message|>",
+     .text = "<|channel|>final<|message|>"},
+    /* Gemma 4: <|channel>thought ... <channel|> */
+    {.sign = "<|channel>", .begin = "<|channel>thought\n", .end = "<channel|>"},
+    /* Mistral */
+    {.sign = "[THINK]", .begin = "[THINK]", .end = "[/THINK]"},
+    {.begin = "<think>", .end = "</think>", .space_inside = "\n", .space_after = "\n\n"},
+};
+enum { N_MARKS = sizeof marks / sizeof *marks };
+
+const ReasoningMarks *reasoning_marks_of(const char *chat_template) {
+    for (int i = 0; i < N_MARKS - 1 && chat_template; i++)
+        if (strstr(chat_template, marks[i].sign)) return &marks[i];
+    return &marks[N_MARKS - 1];
 }
 
 /* ---- how the families of chat templates write tool calls ------------------------------------------------ */

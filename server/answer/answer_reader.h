@@ -50,14 +50,24 @@ typedef struct ToolForm {
     const char *arguments; /* the key of a call's arguments */
 } ToolForm;
 
+/* The marks that a template has around reasoning. They are static. */
+typedef struct ReasoningMarks {
+    const char *sign; /* a template that contains it has these marks; NULL: all other templates have them */
+    const char *begin, *end;
+    const char *text;         /* what precedes a text without reasoning, and is dropped; NULL: nothing */
+    const char *space_inside; /* the white space after `begin` and before `end` ... */
+    const char *space_after;  /* ... and after `end` */
+} ReasoningMarks;
+
 typedef struct AnswerForm {
-    const ToolForm *tools; /* NULL: calls are text */
-    bool is_either;        /* an answer is either calls or text: marks within a text are a part of it */
-    char **names;          /* [n_names] the functions that a call without a mark may name; NULL: any */
+    const ToolForm *tools;       /* NULL: calls are text */
+    const ReasoningMarks *marks; /* NULL: <think> and </think> */
+    bool is_either;              /* an answer is either calls or text: marks within a text are a part of it */
+    char **names;                /* [n_names] the functions that a call without a mark may name; NULL: any */
     int n_names;
-    bool reasons;      /* "<think>" at the beginning begins reasoning */
-    bool is_reasoning; /* the prompt contains the "<think>" already */
-    bool has_reasoned; /* the prompt ends with "</think>" */
+    bool reasons;      /* the first mark at the beginning begins reasoning */
+    bool is_reasoning; /* the prompt contains that mark already */
+    bool has_reasoned; /* the prompt ends with the second mark */
     bool drops_blank;  /* a space at the beginning belongs to the template */
 } AnswerForm;
 
@@ -88,6 +98,8 @@ typedef struct AnswerReader {
     void *user;
 } AnswerReader;
 
+/* Finds the marks of a template; NULL: there is none. */
+const ReasoningMarks *reasoning_marks_of(const char *chat_template);
 /* Finds the form of a family; unknown families get the most common one. */
 const ToolForm *tool_form_of(const char *family);
 

@@ -8,7 +8,6 @@
 #include <string.h>
 
 enum { UNBOUNDED = INT32_MAX }; /* more tokens than any context has */
-static const char think_begin[] = "<think>", think_end[] = "</think>";
 
 static void free_answers(void *own) {
     Answers *a = own;
@@ -22,40 +21,45 @@ static void free_answers(void *own) {
     free(a);
 }
 
-/* Returns the token that is a mark; -1: the mark is several tokens. *is_hidden: the token is not shown as text. */
-static int32_t token_of(const ServedModel *m, const char *mark, bool *is_hidden) {
-    int32_t *ids = NULL, token = -1;
-    int64_t n = 0;
-    char *text = NULL;
-    size_t n_text = 0;
-    fr_error why;
-    *is_hidden = false;
-    if (!fr_tokenize(m->model, mark, strlen(mark), FR_TOKENIZE_SPECIAL, &ids, &n, &why) && n == 1) token = ids[0];
-    if (token >= 0 && !fr_detokenize(m->model, &token, 1, &text, &n_text, &why)) *is_hidden = n_text == 0;
-    fr_free(ids);
-    fr_free(text);
-    return token;
+static const char *hidden_mark(const Answers *a, int32_t token) {
+    for (int i = 0; i < a->n_hidden; i++)
+        if (a->hidden[i].token == token) return a->hidden[i].mark;
+    return NULL;
 }
 
-/* Adds a mark to the hidden ones if it is a token without text. Returns whether the mark is one token. */
+/* Adds the control tokens of a mark, whose text is not shown, to the hidden ones. Returns whether the mark is one
+ * token. */
 static bool add_mark(Answers *a, const ServedModel *m, const char *mark) {
-    bool is_hidden;
-    int32_t token = mark ? token_of(m, mark, &is_hidden) : -1;
-    if (token >= 0 && is_hidden && a->n_hidden < ANSWERS_MAX_HIDDEN) {
-        a->hidden[a->n_hidden].token = token;
-        a->hidden[a->n_hidden++].mark = mark;
+    int32_t *ids = NULL;
+    int64_t n = 0;
+    if (!mark || fr_tokenize(m->model, mark, strlen(mark), FR_TOKENIZE_SPECIAL, &ids, &n, NULL)) return false;
+    for (int64_t i = 0; i < n && a->n_hidden < ANSWERS_MAX_HIDDEN; i++) {
+        size_t n_text, n_name;
+        const char *name = fr_token_piece(m->model, ids[i], true, &n_name);
+        char *spelling = a->spelling[a->n_hidden];
+        (void)fr_token_piece(m->model, ids[i], false, &n_text);
+        if (n_text > 0 || n_name >= ANSWERS_MARK_SIZE || hidden_mark(a, ids[i])) continue;
+        memcpy(spelling, name, n_name);
+        a->hidden[a->n_hidden].token = ids[i];
+        a->hidden[a->n_hidden++].mark = spelling;
     }
-    return token >= 0;
+    fr_free(ids);
+    return n == 1;
+}
+
+bool answers_may_reason(const ServedModel *m) {
+    return m->info.chat_reasons || reasoning_marks_of(m->chat_template)->sign;
 }
 
 /* Sets the form of the answers. They may begin with reasoning if the vocabulary or the template has a mark for it. */
 static void find_form(Answers *a, const ServedModel *m, const ChatMessages *f, const fr_chat_result *prompt) {
+    const ReasoningMarks *marks = a->form.marks = reasoning_marks_of(m->chat_template);
     a->form.tools = chat_messages_has_tools(f) ? tool_form_of(m->info.chat_family) : NULL;
     bool goes_on = f->prefill_reasoning && !f->prefill; /* the prompt ends within the reasoning */
-    a->form.is_reasoning = goes_on || chat_prompt_ends_with(prompt, think_begin);
-    a->form.has_reasoned = chat_prompt_ends_with(prompt, think_end);
-    a->form.reasons = add_mark(a, m, think_begin) || m->info.chat_reasons;
-    (void)add_mark(a, m, think_end);
+    a->form.is_reasoning = goes_on || chat_prompt_ends_with(prompt, marks->begin);
+    a->form.has_reasoned = chat_prompt_ends_with(prompt, marks->end);
+    a->form.reasons = add_mark(a, m, marks->begin) || answers_may_reason(m);
+    (void)add_mark(a, m, marks->end);
     if (!a->form.tools) return;
     (void)add_mark(a, m, a->form.tools->begin);
     (void)add_mark(a, m, a->form.tools->end);
@@ -90,17 +94,17 @@ static int copy_names(AnswerForm *form, const json_t *tools) {
 /* Makes the grammar begin after the reasoning. If the template has not begun the reasoning and the model may do so, the
  * grammar begins after it or, without reasoning, at once. */
 static void put_reasoning_first(Plan *plan, const AnswerForm *form) {
-    bool may_begin = plan->model->info.chat_reasons && !form->has_reasoned;
-    if (form->is_reasoning || may_begin) plan->grammar_after = think_end;
-    if (!form->is_reasoning && may_begin) plan->grammar_opening = think_begin;
+    bool may_begin = answers_may_reason(plan->model) && !form->has_reasoned;
+    if (form->is_reasoning || may_begin) plan->grammar_after = form->marks->end;
+    if (!form->is_reasoning && may_begin) plan->grammar_opening = form->marks->begin;
 }
 
 /* Bounds the reasoning of answers that may have some, or prepares for a client that ends it. */
 static void set_budget(Plan *plan, const AnswerForm *form, const ChatMessages *f) {
     bool is_bounded = f->has_budget || plan->controls_reasoning;
     if (!is_bounded || form->has_reasoned || !(form->is_reasoning || form->reasons)) return;
-    plan->reasoning_end = think_end;
-    plan->reasoning_opening = form->is_reasoning ? NULL : think_begin;
+    plan->reasoning_end = form->marks->end;
+    plan->reasoning_opening = form->is_reasoning ? NULL : form->marks->begin;
     plan->max_reasoning = f->has_budget ? f->max_reasoning : UNBOUNDED;
 }
 
@@ -160,12 +164,6 @@ static AnswerReader *reader_of(const Choice *c) {
 }
 
 const AnswerReader *answers_of(const Choice *c) { return reader_of(c); }
-
-static const char *hidden_mark(const Answers *a, int32_t token) {
-    for (int i = 0; i < a->n_hidden; i++)
-        if (a->hidden[i].token == token) return a->hidden[i].mark;
-    return NULL;
-}
 
 /* ---- log-probabilities ---------------------------------------------------------------------------------------- */
 

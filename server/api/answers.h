@@ -63,7 +63,7 @@ const TokenBatch *answer_logprobs_of(const AnswerLogprobs *l, int item);
 
 /* ---- one reader for each choice -------------------------------------------------------------------------------- */
 
-enum { ANSWERS_MAX_HIDDEN = 6, ANSWERS_ID_SIZE = 10 };
+enum { ANSWERS_MAX_HIDDEN = 12, ANSWERS_MARK_SIZE = 48, ANSWERS_ID_SIZE = 10 };
 
 /* The tokens of a choice up to the one that ended its reasoning. */
 typedef struct ReasoningCount {
@@ -81,7 +81,8 @@ typedef struct Answers {
         const char *mark;
     } hidden[ANSWERS_MAX_HIDDEN];
     int n_hidden;
-    AnswerReader *readers; /* [n_readers] one for each choice */
+    char spelling[ANSWERS_MAX_HIDDEN][ANSWERS_MARK_SIZE]; /* of the hidden tokens that are parts of marks */
+    AnswerReader *readers;                                /* [n_readers] one for each choice */
     int n_readers;
     ReasoningCount *reasoning; /* [n_readers] */
     AnswerLogprobs *logprobs;  /* [n_readers]; NULL: the client does not ask for them */
@@ -97,6 +98,8 @@ bool answers_feed(const Choice *c, const TokenBatch *fresh, AnswerSink sink, voi
 bool answers_end(const Choice *c, AnswerSink sink, void *user);
 /* ApiFormat.count_reasoning: counts the tokens of all choices that are reasoning, including its marks. */
 int64_t answers_count_reasoning(const ApiCall *call);
+/* Returns whether answers of the model may begin with reasoning, by its template. */
+bool answers_may_reason(const ServedModel *m);
 /* Returns whether the answers must be calls. */
 bool answers_are_forced(const ApiCall *call);
 /* Returns the reader of a choice, with its items so far. */

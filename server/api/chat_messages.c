@@ -249,6 +249,7 @@ static int apply_template(const ServedModel *m, ChatMessages *f, fr_chat_options
 
 bool chat_prompt_ends_with(const fr_chat_result *prompt, const char *mark) {
     size_t n = prompt->n_bytes, n_mark = strlen(mark);
+    while (n_mark > 0 && strchr(" \n\r\t", mark[n_mark - 1])) n_mark--;
     while (n > 0 && strchr(" \n\r\t", prompt->text[n - 1])) n--;
     return n >= n_mark && memcmp(prompt->text + n - n_mark, mark, n_mark) == 0;
 }
@@ -293,17 +294,28 @@ static int append(const ServedModel *m, const char *text, unsigned flags, fr_cha
     return 0;
 }
 
+/* Appends a mark with white space on both sides, which may be NULL. */
+static int append_mark(const ServedModel *m, const char *before, const char *mark, const char *after,
+                       fr_chat_result *out, ApiError *error) {
+    char text[128];
+    snprintf(text, sizeof text, "%s%s%s", before ? before : "", mark, after ? after : "");
+    return append(m, text, FR_TOKENIZE_SPECIAL, out, error);
+}
+
 /* Appends the beginning of the answer to the prompt: its reasoning, which is closed if a text follows, and the text,
  * after the space that belongs to the template. The marks are tokens, and what the client has written is text. */
 static int append_prefill(const ServedModel *m, const ChatMessages *f, fr_chat_result *out, ApiError *error) {
-    bool is_open = chat_prompt_ends_with(out, "<think>"), has_mark = f->prefill && strstr(f->prefill, "</think>");
+    const ReasoningMarks *marks = reasoning_marks_of(m->chat_template);
+    bool is_open = chat_prompt_ends_with(out, marks->begin), has_mark = f->prefill && strstr(f->prefill, marks->end);
     const char *reasoning = f->prefill_reasoning, *text = f->prefill;
     char *spaced = NULL;
     int status = 0;
-    if (reasoning && !is_open) status = append(m, "<think>\n", FR_TOKENIZE_SPECIAL, out, error);
+    if (reasoning && !is_open) status = append_mark(m, NULL, marks->begin, marks->space_inside, out, error);
     if (!status && reasoning) status = append(m, reasoning, 0, out, error);
     if (status || !text) return status;
-    if (reasoning || (is_open && !has_mark)) status = append(m, "\n</think>\n\n", FR_TOKENIZE_SPECIAL, out, error);
+    if (reasoning || (is_open && !has_mark))
+        status = append_mark(m, marks->space_inside, marks->end, marks->space_after, out, error);
+    else if (marks->text) status = append_mark(m, NULL, marks->text, NULL, out, error);
     else if (m->writes_blank && text[0] != ' ' && !adds_space(m) && asprintf(&spaced, " %s", text) < 0)
         return api_refuse(error, 500, NULL, NULL, "memory ran out");
     if (!status) status = append(m, spaced ? spaced : text, 0, out, error);

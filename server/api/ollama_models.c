@@ -1,4 +1,5 @@
 /* ollama_models.c - what Ollama's clients ask about models: GET /api/tags, /api/ps and /api/version, POST /api/show. */
+#include "server/api/answers.h"
 #include "server/api/openai_format.h"
 #include "server/api/plan.h"
 
@@ -125,7 +126,7 @@ static int show(ApiCall *call, const json_t *body) {
     json_out_text(&out, "completion");
     json_out_text(&out, "embedding");
     if (m->chat_template && strstr(m->chat_template, "tools")) json_out_text(&out, "tools");
-    if (m->info.chat_reasons) json_out_text(&out, "thinking");
+    if (answers_may_reason(m)) json_out_text(&out, "thinking");
     json_out_mark(&out, ']');
     write_key_time(&out, "modified_at", m->created_s);
     json_out_mark(&out, '}');

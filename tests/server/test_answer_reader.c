@@ -145,6 +145,35 @@ static void reasoning(void **state) {
     assert_string_equal(w.text, "R[So.]T[Yes]");
 }
 
+/* Templates that mark reasoning in another way. */
+static void reasoning_between_other_marks(void **state) {
+    (void)state;
+    static const struct {
+        const char *sign, *text, *wanted;
+    } cases[] = {
+        {"[THINK]", "[THINK]So.[/THINK]Yes [/THINK]", "R[So.]T[Yes [/THINK]]"},
+        {"[THINK]", "<think>So.</think>", "T[<think>So.</think>]"},
+        {"<|channel>", "<|channel>thought\nSo.\n<channel|>Yes", "R[So.]T[Yes]"},
+        {"<|channel>", "<|channel>thought\n<channel|>Yes", "T[Yes]"},
+        {"<|channel>", "<|channel>thoughtful", "T[<|channel>thoughtful]"},
+        {"<|channel|>", "<|channel|>analysis<|message|>So.<|end|><|start|>assistant<|channel|>final<|message|>Yes",
+         "R[So.]T[Yes]"},
+        {"<|channel|>", "<|channel|>final<|message|>Yes", "T[Yes]"},
+        {"<|channel|>", "<|channel|>analysis<|message|>So.<|end|>", "R[So.<|end|>]"},
+        {"<|channel|>", "<|channel|>fine", "T[<|channel|>fine]"},
+        {"jinja", "<think>So.</think>Yes", "R[So.]T[Yes]"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char chat_template[64];
+        snprintf(chat_template, sizeof chat_template, "{{ x }}%s{{ y }}", cases[i].sign);
+        const AnswerForm form = {.marks = reasoning_marks_of(chat_template), .reasons = true};
+        check_form(&form, cases[i].text, cases[i].wanted);
+    }
+    const AnswerForm open = {.marks = reasoning_marks_of("[THINK]"), .is_reasoning = true};
+    check_form(&open, "So. [/THINK] Yes", "R[So.]T[Yes]");
+    assert_ptr_equal(reasoning_marks_of(NULL), reasoning_marks_of("{{ x }}"));
+}
+
 /* With a schema for the answer, a text that does not begin with a call has none, whatever its strings contain. */
 static void only_calls_or_only_text(void **state) {
     (void)state;
@@ -219,15 +248,11 @@ static void a_blank_of_the_template_is_dropped(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(calls_of_hermes_and_qwen),
-        cmocka_unit_test(calls_of_llama),
-        cmocka_unit_test(calls_of_mistral_and_phi),
-        cmocka_unit_test(what_is_no_call_stays_text),
-        cmocka_unit_test(a_call_that_is_cut_short),
-        cmocka_unit_test(reasoning),
-        cmocka_unit_test(only_calls_or_only_text),
-        cmocka_unit_test(the_end_of_reasoning_is_noted),
-        cmocka_unit_test(a_blank_of_the_template_is_dropped),
+        cmocka_unit_test(calls_of_hermes_and_qwen),      cmocka_unit_test(calls_of_llama),
+        cmocka_unit_test(calls_of_mistral_and_phi),      cmocka_unit_test(what_is_no_call_stays_text),
+        cmocka_unit_test(a_call_that_is_cut_short),      cmocka_unit_test(reasoning),
+        cmocka_unit_test(reasoning_between_other_marks), cmocka_unit_test(only_calls_or_only_text),
+        cmocka_unit_test(the_end_of_reasoning_is_noted), cmocka_unit_test(a_blank_of_the_template_is_dropped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

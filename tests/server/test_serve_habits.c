@@ -224,6 +224,96 @@ static void the_text_of_reasoning_is_left_out(void **state) {
     json_decref(shown), json_decref(hidden);
 }
 
+/* Starts a server for the shipped weights with two other templates: `magistral` marks reasoning as Mistral's models do,
+ * and `harmony` as gpt-oss does. Both begin it. */
+static void start_other_marks(ServeRig *s) {
+    static const char *const names[] = {"magistral", "harmony"}, *const begins[] = {"[THINK]",
+                                                                                    "<|channel|>analysis<|message|>"};
+    char text[400], path[2][700], args[2000];
+    for (int i = 0; i < 2; i++) {
+        snprintf(path[i], sizeof path[i], "%s/habits-%s.gguf", serve_rig_folder(), names[i]);
+        snprintf(text, sizeof text,
+                 "{%% for m in messages %%}{{ m.role }}: {{ m.content }} {%% endfor %%}"
+                 "{%% if add_generation_prompt %%}bot: %s{%% endif -%%}",
+                 begins[i]);
+        serve_write_model(path[i], text);
+    }
+    snprintf(args, sizeof args,
+             "-t 2 -c 256 --tree-budget 8 --draft ngram-trie --draft suffix -m magistral=%s "
+             "-m harmony=%s",
+             path[0], path[1]);
+    serve_start(s, args);
+}
+
+/* A budget closes the reasoning by the template's own mark, and the text is the same with and without drafts. */
+static void budgets_close_reasoning_by_the_marks_of_the_template(void **state) {
+    (void)state;
+    static const char *const models[] = {"magistral", "harmony"};
+    ServeRig s;
+    start_other_marks(&s);
+    for (int i = 0; i < 2; i++) {
+        char body[600], schema[600];
+        json_t *answers[2];
+        for (int k = 0; k < 2; k++) {
+            snprintf(body, sizeof body,
+                     "{\"model\": \"%s\", \"max_tokens\": 60, \"temperature\": 0, \"reasoning_budget_tokens\": 7, "
+                     "%s" STORY "}",
+                     models[i], k ? "\"draft\": \"none\", " : "");
+            answers[k] = serve_json(&s, "/v1/chat/completions", 200, body);
+        }
+        const char *reasoning = json_text_at(answers[0], "choices.0.message.reasoning_content"),
+                   *text = json_text_at(answers[0], "choices.0.message.content");
+        assert_true(strlen(reasoning) > 0 && strlen(text) > 0);
+        assert_null(strstr(text, "[/THINK]"));
+        assert_null(strstr(text, "<|"));
+        assert_string_equal(json_text_at(answers[1], "choices.0.message.reasoning_content"), reasoning);
+        assert_string_equal(json_text_at(answers[1], "choices.0.message.content"), text);
+        assert_true(json_int_at(answers[0], "usage.completion_tokens_details.accepted_prediction_tokens") > 0);
+        snprintf(schema, sizeof schema,
+                 "{\"model\": \"%s\", \"max_tokens\": 60, \"temperature\": 0, \"reasoning_budget_tokens\": 7, "
+                 "\"response_format\": {\"type\": \"json_schema\", \"json_schema\": {\"name\": \"n\", \"schema\": "
+                 "{\"enum\": [\"yes\", \"no\"]}}}, " STORY "}",
+                 models[i]);
+        json_t *held = serve_json(&s, "/v1/chat/completions", 200, schema);
+        assert_string_equal(json_text_at(held, "choices.0.message.reasoning_content"), reasoning);
+        const char *word = json_text_at(held, "choices.0.message.content");
+        assert_true(strcmp(word, "\"yes\"") == 0 || strcmp(word, "\"no\"") == 0);
+        json_decref(held), json_decref(answers[0]), json_decref(answers[1]);
+    }
+    assert_int_equal(serve_stop(&s), 0);
+}
+
+/* A begun answer has its reasoning between the marks of the template. */
+static void a_begun_answer_has_the_marks_of_the_template(void **state) {
+    (void)state;
+    static const struct {
+        const char *model, *end;
+    } cases[] = {{"magistral", "bot: [THINK]So it is.[/THINK]The end"},
+                 {"harmony", "bot: <|channel|>analysis<|message|>So it is.<|end|><|start|>assistant<|channel|>final"
+                             "<|message|>The end"}};
+    ServeRig s;
+    start_other_marks(&s);
+    for (int i = 0; i < 2; i++) {
+        char body[600];
+        snprintf(body, sizeof body,
+                 "{\"model\": \"%s\", \"max_tokens\": 4, \"verbose\": true, \"continue_final_message\": true, "
+                 "\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", "
+                 "\"reasoning_content\": \"So it is.\", \"content\": \"The end\"}]}",
+                 cases[i].model);
+        json_t *j = serve_json(&s, "/v1/chat/completions", 200, body);
+        const char *prompt = json_text_at(j, "__verbose.prompt");
+        size_t n = strlen(prompt), n_end = strlen(cases[i].end);
+        if (n < n_end || strcmp(prompt + n - n_end, cases[i].end) != 0) fail_msg("%s", prompt);
+        json_decref(j);
+    }
+    json_t *show = serve_json(&s, "/api/show", 200, "{\"model\": \"harmony\"}");
+    char *all = json_dumps(json_at(show, "capabilities"), JSON_COMPACT);
+    assert_non_null(strstr(all, "thinking"));
+    free(all);
+    json_decref(show);
+    assert_int_equal(serve_stop(&s), 0);
+}
+
 static void refusals_of_http_say_what_is_wrong(void **state) {
     (void)state;
     static const struct {
@@ -253,6 +343,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(events_have_the_usage_so_far),
         cmocka_unit_test(ollama_has_log_probabilities),
         cmocka_unit_test(the_text_of_reasoning_is_left_out),
+        cmocka_unit_test(budgets_close_reasoning_by_the_marks_of_the_template),
+        cmocka_unit_test(a_begun_answer_has_the_marks_of_the_template),
         cmocka_unit_test(refusals_of_http_say_what_is_wrong),
     };
     return cmocka_run_group_tests(tests, start, stop);
