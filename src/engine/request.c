@@ -358,7 +358,12 @@ static fr_finish finish_after(const fr_request *r, int32_t token) {
  * False: the text is longer than its limit allows. */
 static bool add_text(fr_request *r, int32_t token, fr_finish *finish, size_t *certain) {
     size_t n;
-    const char *piece = detokenizer_next(&r->detokenizer, token, &n);
+    const char *piece;
+    if (r->reasoning.n_end > 0 && tokenizer_is_special(r->engine->model->tokenizer, token)) {
+        piece = detokenizer_finish(&r->detokenizer, &n); /* reasoning may be closed within a character */
+        if (!buf_append(&r->text, piece, n)) return false;
+    }
+    piece = detokenizer_next(&r->detokenizer, token, &n);
     if (!buf_append(&r->text, piece, n)) return false;
     if (*finish) {
         piece = detokenizer_finish(&r->detokenizer, &n);

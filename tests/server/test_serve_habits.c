@@ -4,6 +4,8 @@
  * Besides the shipped model there is `thinker`, the same weights with a template that begins reasoning. */
 #include "serve_rig.h"
 
+#include "random_model.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -283,6 +285,38 @@ static void budgets_close_reasoning_by_the_marks_of_the_template(void **state) {
     assert_int_equal(serve_stop(&s), 0);
 }
 
+/* Where the marks are control tokens, which have no text, they are read all the same. */
+static void marks_may_be_control_tokens(void **state) {
+    (void)state;
+    static const char *const names[] = {"<|channel|>", "<|message|>", "<|start|>", "<|end|>"};
+    const RandomModel m = {SMALL_LLAMA,
+                           .n_vocab = 300,
+                           .controls = names,
+                           .n_controls = 4,
+                           .chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+                                            "{% if add_generation_prompt %}<|channel|>analysis<|message|>{% endif -%}",
+                           .seed = 5};
+    char path[700], args[800];
+    fr_error err;
+    ServeRig s;
+    snprintf(path, sizeof path, "%s/habits-controls.gguf", serve_rig_folder());
+    assert_int_equal(random_model_write(&m, path, &err), FR_OK);
+    snprintf(args, sizeof args, "-t 1 -c 128 -m %s", path);
+    serve_start(&s, args);
+    json_t *j = serve_json(
+        &s, "/v1/chat/completions", 200,
+        "{\"max_tokens\": 50, \"temperature\": 0, \"ignore_eos\": true, "
+        "\"reasoning_budget_tokens\": 4, \"messages\": [{\"role\": \"user\", \"content\": \"tea\"}]}");
+    const char *reasoning = json_text_at(j, "choices.0.message.reasoning_content"),
+               *text = json_text_at(j, "choices.0.message.content");
+    assert_true(strlen(reasoning) > 0 && strlen(text) > 0);
+    assert_null(strstr(reasoning, "assistant"));
+    assert_null(strstr(text, "final"));
+    assert_in_range(json_int_at(j, "usage.completion_tokens_details.reasoning_tokens"), 5, 30);
+    json_decref(j);
+    assert_int_equal(serve_stop(&s), 0);
+}
+
 /* A begun answer has its reasoning between the marks of the template. */
 static void a_begun_answer_has_the_marks_of_the_template(void **state) {
     (void)state;
@@ -344,6 +378,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(ollama_has_log_probabilities),
         cmocka_unit_test(the_text_of_reasoning_is_left_out),
         cmocka_unit_test(budgets_close_reasoning_by_the_marks_of_the_template),
+        cmocka_unit_test(marks_may_be_control_tokens),
         cmocka_unit_test(a_begun_answer_has_the_marks_of_the_template),
         cmocka_unit_test(refusals_of_http_say_what_is_wrong),
     };

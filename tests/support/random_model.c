@@ -481,13 +481,14 @@ static void set_vocabulary(Maker *k) {
     for (int32_t i = 0; i < n; i++) {
         static const char *const first[] = {"<unk>", "<s>", "</s>"}, *const marks[] = {"<fim_prefix>", "<fim_suffix>",
                                                                                        "<fim_middle>"};
-        bool is_mark = k->m->fill_marks && i >= n - 3;
+        bool is_mark = k->m->fill_marks && i >= n - 3, is_control = i >= n - k->m->n_controls;
         char *piece = text + (size_t)i * PIECE;
         if (i < 3) snprintf(piece, PIECE, "%s", first[i]);
         else if (i < N_FIXED) snprintf(piece, PIECE, "<0x%02X>", (unsigned)(i - 3));
+        else if (is_control) snprintf(piece, PIECE, "%s", k->m->controls[i - (n - k->m->n_controls)]);
         else if (is_mark) snprintf(piece, PIECE, "%s", marks[i - (n - 3)]);
         else spell_piece(i - N_FIXED, piece, PIECE);
-        types[i] = i == 0 ? UNKNOWN : i < 3 || is_mark ? CONTROL : i < N_FIXED ? BYTE : NORMAL;
+        types[i] = i == 0 ? UNKNOWN : i < 3 || is_mark || is_control ? CONTROL : i < N_FIXED ? BYTE : NORMAL;
         scores[i] = i < N_FIXED ? 0 : (float)(N_FIXED - i);
         pieces[i] = (GgufString){piece, strlen(piece)};
     }
@@ -495,6 +496,9 @@ static void set_vocabulary(Maker *k) {
     gguf_set_strings(k->w, "tokenizer.ggml.tokens", pieces, n);
     gguf_set_f32s(k->w, "tokenizer.ggml.scores", scores, n);
     gguf_set_i32s(k->w, "tokenizer.ggml.token_type", types, n);
+    if (k->m->n_controls) gguf_set_bool(k->w, "tokenizer.ggml.add_space_prefix", false);
+    if (k->m->chat_template)
+        gguf_set_string(k->w, "tokenizer.chat_template", k->m->chat_template, strlen(k->m->chat_template));
     if (k->m->n_suppressed) gguf_set_i32s(k->w, "tokenizer.ggml.suppress_tokens", k->m->suppressed, k->m->n_suppressed);
     gguf_set_u32(k->w, "tokenizer.ggml.unknown_token_id", 0);
     gguf_set_u32(k->w, "tokenizer.ggml.bos_token_id", 1);

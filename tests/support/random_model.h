@@ -61,7 +61,11 @@ typedef struct RandomModel {
                                * the file */
     int32_t temperature_length; /* the length for temperature_scale; 0: not in the file */
     bool fill_marks;            /* the last three tokens mark the parts of a text that is filled in */
-    const int32_t *suppressed;  /* [n_suppressed] tokens that are never generated */
+    /* [n_controls] The names of the last tokens, which are control tokens. With them no space precedes a text. */
+    const char *const *controls;
+    int n_controls;
+    const char *chat_template; /* NULL: not in the file */
+    const int32_t *suppressed; /* [n_suppressed] tokens that are never generated */
     int n_suppressed;
     uint64_t seed;
 } RandomModel;
