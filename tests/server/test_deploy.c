@@ -171,6 +171,68 @@ static void the_gateway_files_name_metrics_that_exist(void **state) {
     assert_int_equal(system(command), 0);
 }
 
+/* ---- the routers of SGLang and vLLM ------------------------------------------------------------------------------ */
+
+static const char check_routers[] =
+    "import yaml, re, subprocess, sys\n"
+    "services = yaml.safe_load(open('deploy/routers.yaml'))['services']\n"
+    "replicas = {n: s for n, s in services.items() if n.startswith('replica')}\n"
+    "assert len(replicas) == 2\n"
+    "help = subprocess.run([sys.argv[1], 'serve', '--help-all'], capture_output=True, text=True).stdout\n"
+    "for s in replicas.values():\n"
+    "    assert s['command'][0] == 'serve'\n"
+    "    for a in s['command'][1:]:\n"
+    "        assert re.search(r'(?<![\\w-])' + a.split('=')[0] + r'(?![\\w-])', help), a\n"
+    "    options = dict(a[2:].split('=', 1) for a in s['command'][1:])\n"
+    "urls = ['http://%s:%s' % (n, options['port']) for n in sorted(replicas)]\n"
+    "sglang, vllm = services['sglang'], services['vllm']\n"
+    "assert sglang['command'][:3] == ['--worker-urls'] + urls\n"
+    "args = dict(a[2:].split('=', 1) for a in vllm['command'])\n"
+    "assert args['static-backends'].split(',') == urls\n"
+    "assert args['static-models'].split(',') == [options['model'].split('=')[0]] * 2\n"
+    "for router in (sglang, vllm):\n"
+    "    assert set(router['depends_on']) == set(replicas) and router['ports'] == ['8080:8080']\n"
+    "    assert '--port=8080' in router['command'] and '--host=0.0.0.0' in router['command']\n";
+
+/* The file names services and options that exist, and the server answers what these routers read. */
+static void routers_find_what_they_read(void **state) {
+    (void)state;
+    static const char *const metrics[] = {"vllm:num_requests_running{", "vllm:num_requests_waiting{",
+                                          "vllm:prefix_cache_hits_total{", "vllm:prefix_cache_queries_total{",
+                                          "vllm:kv_cache_usage_perc{"};
+    ServeRig s;
+    char script[700], command[2048];
+    need("python3 -c 'import yaml' 2>/dev/null", "python3 with PyYAML");
+    snprintf(script, sizeof script, "%s/check_routers.py", serve_rig_folder());
+    FILE *f = fopen(script, "w");
+    fputs(check_routers, f);
+    fclose(f);
+    snprintf(command, sizeof command, "python3 %s %s/../forerun", script, serve_rig_folder());
+    assert_int_equal(system(command), 0);
+    serve_start(&s, "-t 1 --draft none --allowed-host=* --metrics-names=both -m model=" SERVE_MODEL);
+    Answer health = serve_request(&s, "GET", "/health", "", NULL), a = serve_get(&s, "/metrics");
+    assert_int_equal(health.status, 200);
+    for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++)
+        if (!strstr(a.body, metrics[i])) fail_msg("/metrics has no %s", metrics[i]);
+    answer_free(&health), answer_free(&a);
+    static const char *const paths[] = {"/server_info", "/get_model_info"};
+    for (int i = 0; i < 2; i++) {
+        a = serve_get(&s, paths[i]);
+        json_t *info = json_loads(a.body, 0, NULL);
+        assert_string_equal(json_text_at(info, "served_model_name"), "model");
+        assert_string_equal(json_text_at(info, "model_path"), SERVE_MODEL);
+        assert_true(json_is_true(json_at(info, "is_generation")));
+        json_decref(info);
+        answer_free(&a);
+    }
+    a = serve_get(&s, "/v1/models");
+    json_t *models = json_loads(a.body, 0, NULL);
+    assert_string_equal(json_text_at(models, "data.0.id"), "model");
+    json_decref(models);
+    answer_free(&a);
+    assert_int_equal(serve_stop(&s), 0);
+}
+
 /* ---- Grafana ------------------------------------------------------------------------------------------------ */
 
 /* Checks that /metrics has each name that occurs in an expression. */
@@ -249,6 +311,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(the_default_options_are_understood),
         cmocka_unit_test(the_kubernetes_files_fit_the_program),
         cmocka_unit_test(the_gateway_files_name_metrics_that_exist),
+        cmocka_unit_test(routers_find_what_they_read),
         cmocka_unit_test(the_dashboard_shows_metrics_that_exist),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
