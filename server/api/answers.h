@@ -25,6 +25,14 @@ typedef struct ChatMessages {
     bool ends_open;                /* the prompt ends after the last message, and no answer is begun */
 } ChatMessages;
 
+/* The fields of /v1/messages that describe the conversation; borrowed. */
+typedef struct MessagesInput {
+    const json_t *messages, *system, *tools, *tool_choice, *thinking;
+} MessagesInput;
+
+/* Fills in messages, tools and tool_choice of *chat (messages_input.c). It runs within json_memory_limit, which owns
+ * what it makes. */
+int messages_convert(const MessagesInput *in, ChatMessages *chat, ApiError *error);
 /* Runs the chat template of the model. Call it within json_memory_limit; the caller frees *out by
  * fr_chat_result_free. Tools that are ignored are no longer in *f. */
 int chat_messages_apply(const ServedModel *m, ChatMessages *f, fr_chat_result *out, ApiError *error);

@@ -13,18 +13,24 @@
 
 enum { MAX_MESSAGES = 10000 };
 
+/* A part of type "refusal" has its text by that name. */
+static const json_t *text_of_part(const json_t *part) {
+    const json_t *text = json_object_get(part, "text");
+    return text ? text : json_object_get(part, "refusal");
+}
+
 /* The text is copied to memory of jansson, which is freed with the rest of the body if that runs out of memory here. */
 json_t *chat_messages_join(const json_t *parts) {
     json_malloc_t allocate;
     json_free_t release;
     size_t n = 0, i;
     json_t *part;
-    json_array_foreach(parts, i, part) n += json_string_length(json_object_get(part, "text"));
+    json_array_foreach(parts, i, part) n += json_string_length(text_of_part(part));
     json_get_alloc_funcs(&allocate, &release);
     char *text = allocate(n + 1), *at = text;
     if (!text) return NULL;
     json_array_foreach(parts, i, part) {
-        const json_t *piece = json_object_get(part, "text");
+        const json_t *piece = text_of_part(part);
         memcpy(at, json_string_value(piece), json_string_length(piece));
         at += json_string_length(piece);
     }
@@ -39,7 +45,7 @@ static int join_parts(json_t *message, const json_t *parts, size_t i_message, Ap
         const json_t *part = json_array_get(parts, i);
         const char *type = json_string_value(json_object_get(part, "type"));
         bool is_text = type && (strcmp(type, "text") == 0 || strcmp(type, "refusal") == 0);
-        if (is_text && !json_is_string(json_object_get(part, "text")))
+        if (is_text && !json_is_string(text_of_part(part)))
             return api_refuse(error, 400, "invalid_type", "messages",
                               "messages[%zu].content[%zu] must have a 'text', which is a string", i_message, i);
         if (!is_text)
@@ -79,6 +85,7 @@ static int check_calls(const json_t *message, size_t i, ApiError *error) {
 static int check_message(json_t *message, size_t i, ApiError *error) {
     const char *role = json_string_value(json_object_get(message, "role"));
     const json_t *content = json_object_get(message, "content");
+    json_t *refusal = json_object_get(message, "refusal"); /* the text of an answer that has no other */
     if (!json_is_object(message) || !role)
         return api_refuse(error, 400, "invalid_type", "messages", "messages[%zu] must be an object with a role", i);
     if (strcmp(role, "developer") == 0) json_object_set_new(message, "role", json_string("system"));
@@ -86,6 +93,10 @@ static int check_message(json_t *message, size_t i, ApiError *error) {
     parse_arguments(message);
     if (json_is_array(content)) return join_parts(message, content, i, error);
     if (json_is_string(content)) return 0;
+    if (json_is_string(refusal)) {
+        json_object_set(message, "content", refusal);
+        return 0;
+    }
     if ((!content || json_is_null(content)) && json_array_size(json_object_get(message, "tool_calls")) > 0) return 0;
     return api_refuse(error, 400, "invalid_type", "messages",
                       "messages[%zu].content must be a string or a list of parts of text", i);

@@ -13,7 +13,7 @@
 typedef struct OllamaFields {
     PlanFields plan;
     const json_t *messages, *tools, *format, *options, *think, *input, *prompt;
-    const char *system;
+    const char *system, *suffix;
     int64_t top_logprobs;
     bool raw, logprobs;
 } OllamaFields;
@@ -25,8 +25,8 @@ typedef struct OllamaFields {
         {.name = "format", O(ANY, format)}, {.name = "think", O(ANY, think)}, {.name = "draft", O(ANY, plan.draft)}, \
         {.name = "keep_alive", .kind = FIELD_IGNORED}, {.name = "images", .kind = FIELD_NEUTRAL}, \
         {.name = "template", .kind = FIELD_NEUTRAL}, {.name = "context", .kind = FIELD_NEUTRAL}, \
-        {.name = "suffix", .kind = FIELD_NEUTRAL}, {.name = "shift", .kind = FIELD_IGNORED}, \
-        {.name = "truncate", .kind = FIELD_IGNORED}, {.name = "logprobs", O(BOOL, logprobs)}, { \
+        {.name = "shift", .kind = FIELD_IGNORED}, {.name = "truncate", .kind = FIELD_IGNORED}, \
+        {.name = "logprobs", O(BOOL, logprobs)}, { \
         .name = "top_logprobs", O(INT, top_logprobs, .min = 0, .max = FR_MAX_TOP_LOGPROBS) \
     }
 
@@ -35,6 +35,7 @@ static const Field chat_fields[] = {
 static const Field generate_fields[] = {OLLAMA_COMMON,
                                         {.name = "prompt", O(ANY, prompt)},
                                         {.name = "system", O(TEXT, system)},
+                                        {.name = "suffix", O(TEXT, suffix)},
                                         {.name = "raw", O(BOOL, raw)},
                                         {.name = "width", .kind = FIELD_NEUTRAL}, /* of images */
                                         {.name = "height", .kind = FIELD_NEUTRAL},
@@ -198,6 +199,10 @@ static int prepare_generate(ApiCall *call, const json_t *body) {
     if (!json_is_string(f.prompt))
         return api_refuse(&call->error, 400, "invalid_type", "prompt", "'prompt' must be a string");
     if (begin_plan(call, &f)) return -1;
+    if (f.suffix && *f.suffix) {
+        const FillText fill = {.prefix = json_string_value(f.prompt), .suffix = f.suffix};
+        return infill_add_prompt(call, &fill) ? -1 : answers_prepare_text(call);
+    }
     if (f.raw) {
         if (plan_add_prompts(&call->plan, f.prompt, "prompt", false, FR_TOKENIZE_PROMPT | FR_TOKENIZE_SPECIAL,
                              &call->error))

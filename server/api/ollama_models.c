@@ -133,10 +133,33 @@ static int show(ApiCall *call, const json_t *body) {
     return api_end_reply(call, out.failed);
 }
 
+/* Answers POST /api/pull: a model that is served is there already. */
+static int pull(ApiCall *call, const json_t *body) {
+    const char *name = json_string_value(json_object_get(body, "model"));
+    if (!name) name = json_string_value(json_object_get(body, "name"));
+    if (!plan_find_model(call->service, name, &call->error))
+        return api_refuse(&call->error, 404, "model_not_found", "model",
+                          "there is no model '%.100s': the models are those of the command line, and the operator can "
+                          "fetch others by 'forerun pull'",
+                          name);
+    return api_end_reply(call, !buf_append(&call->reply, "{\"status\":\"success\"}", 20));
+}
+
+/* Refuses what would change the models. */
+static int refuse_change(ApiCall *call) {
+    return api_refuse(&call->error, 501, "not_supported", NULL,
+                      "the models are those of the command line, and cannot be changed");
+}
+
 const Endpoint ollama_model_endpoints[] = {
     {.method = "GET", .path = "/api/tags", .format = &format, .answer = tags},
     {.method = "GET", .path = "/api/ps", .format = &format, .answer = ps},
     {.method = "GET", .path = "/api/version", .format = &format, .answer = version},
+    {.method = "POST", .path = "/api/pull", .format = &format, .prepare = pull},
+    {.method = "POST", .path = "/api/push", .format = &format, .answer = refuse_change},
+    {.method = "POST", .path = "/api/create", .format = &format, .answer = refuse_change},
+    {.method = "POST", .path = "/api/copy", .format = &format, .answer = refuse_change},
+    {.method = "DELETE", .path = "/api/delete", .format = &format, .answer = refuse_change},
     {.method = "POST", .path = "/api/show", .format = &format, .prepare = show},
     {.path = NULL},
 };

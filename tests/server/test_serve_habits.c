@@ -226,125 +226,109 @@ static void the_text_of_reasoning_is_left_out(void **state) {
     json_decref(shown), json_decref(hidden);
 }
 
-/* Starts a server for the shipped weights with two other templates: `magistral` marks reasoning as Mistral's models do,
- * and `harmony` as gpt-oss does. Both begin it. */
-static void start_other_marks(ServeRig *s) {
-    static const char *const names[] = {"magistral", "harmony"}, *const begins[] = {"[THINK]",
-                                                                                    "<|channel|>analysis<|message|>"};
-    char text[400], path[2][700], args[2000];
-    for (int i = 0; i < 2; i++) {
-        snprintf(path[i], sizeof path[i], "%s/habits-%s.gguf", serve_rig_folder(), names[i]);
-        snprintf(text, sizeof text,
-                 "{%% for m in messages %%}{{ m.role }}: {{ m.content }} {%% endfor %%}"
-                 "{%% if add_generation_prompt %%}bot: %s{%% endif -%%}",
-                 begins[i]);
-        serve_write_model(path[i], text);
+/* Texts may come as documents, as results of a search, and as refusals. The answers are those to the same texts. */
+static void texts_come_in_many_blocks(void **state) {
+    (void)state;
+    static const char form[] = "{\"max_tokens\": 10, \"temperature\": 0, \"messages\": [%s]}";
+    static const struct {
+        const char *path, *text, *plain, *blocks;
+    } cases[] = {
+        {"/v1/messages", "content.0.text", "{\"role\": \"user\", \"content\": \"Tales\\nThe dog ran. Why?\"}",
+         "{\"role\": \"user\", \"content\": [{\"type\": \"document\", \"title\": \"Tales\", \"context\": null, "
+         "\"source\": "
+         "{\"type\": \"text\", \"media_type\": \"text/plain\", \"data\": \"The dog ran.\"}}, {\"type\": \"text\", "
+         "\"text\": \" Why?\"}]}"},
+        {"/v1/messages", "content.0.text", "{\"role\": \"user\", \"content\": \"The dog ran. Why?\"}",
+         "{\"role\": \"user\", \"content\": [{\"type\": \"document\", \"source\": {\"type\": \"content\", \"content\": "
+         "[{\"type\": \"text\", \"text\": \"The dog \"}, {\"type\": \"text\", \"text\": \"ran.\"}]}}, {\"type\": "
+         "\"text\", \"text\": \" Why?\"}]}"},
+        {"/v1/messages", "content.0.text", "{\"role\": \"user\", \"content\": \"Tales\\nThe dog ran.\"}",
+         "{\"role\": \"user\", \"content\": [{\"type\": \"search_result\", \"source\": \"s\", \"title\": \"Tales\", "
+         "\"content\": [{\"type\": \"text\", \"text\": \"The dog ran.\"}]}]}"},
+        {"/v1/chat/completions", "choices.0.message.content",
+         "{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": \"No.\"}, {\"role\": "
+         "\"user\", \"content\": \"Why?\"}",
+         "{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": null, \"refusal\": "
+         "\"No.\"}, {\"role\": \"user\", \"content\": \"Why?\"}"},
+        {"/v1/chat/completions", "choices.0.message.content",
+         "{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": \"No.\"}, {\"role\": "
+         "\"user\", \"content\": \"Why?\"}",
+         "{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": [{\"type\": \"refusal\", "
+         "\"refusal\": \"No.\"}]}, {\"role\": \"user\", \"content\": \"Why?\"}"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char plain[1000], blocks[1000];
+        snprintf(plain, sizeof plain, form, cases[i].plain);
+        snprintf(blocks, sizeof blocks, form, cases[i].blocks);
+        json_t *want = serve_json(&server, cases[i].path, 200, plain),
+               *got = serve_json(&server, cases[i].path, 200, blocks);
+        if (strcmp(json_text_at(want, cases[i].text), json_text_at(got, cases[i].text)) != 0)
+            fail_msg("%s: %s", blocks, json_text_at(got, cases[i].text));
+        json_decref(want), json_decref(got);
     }
-    snprintf(args, sizeof args,
-             "-t 2 -c 256 --tree-budget 8 --draft ngram-trie --draft suffix -m magistral=%s "
-             "-m harmony=%s",
-             path[0], path[1]);
-    serve_start(s, args);
+    static const char *const bad[] = {
+        "{\"type\": \"document\", \"source\": {\"type\": \"base64\", \"media_type\": \"application/pdf\", \"data\": "
+        "\"aGk=\"}}",
+        "{\"type\": \"document\", \"source\": {\"type\": \"url\", \"url\": \"https://example.org\"}}",
+        "{\"type\": \"document\"}", "{\"type\": \"search_result\", \"title\": \"x\"}", "{\"type\": \"image\"}"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char message[300], body[1000];
+        snprintf(message, sizeof message, "{\"role\": \"user\", \"content\": [%s]}", bad[i]);
+        snprintf(body, sizeof body, form, message);
+        json_decref(serve_json(&server, "/v1/messages", 400, body));
+    }
 }
 
-/* A budget closes the reasoning by the template's own mark, and the text is the same with and without drafts. */
-static void budgets_close_reasoning_by_the_marks_of_the_template(void **state) {
+/* Instructions may come after the first message. */
+static void instructions_may_come_later(void **state) {
     (void)state;
-    static const char *const models[] = {"magistral", "harmony"};
-    ServeRig s;
-    start_other_marks(&s);
-    for (int i = 0; i < 2; i++) {
-        char body[600], schema[600];
-        json_t *answers[2];
-        for (int k = 0; k < 2; k++) {
-            snprintf(body, sizeof body,
-                     "{\"model\": \"%s\", \"max_tokens\": 60, \"temperature\": 0, \"reasoning_budget_tokens\": 7, "
-                     "%s" STORY "}",
-                     models[i], k ? "\"draft\": \"none\", " : "");
-            answers[k] = serve_json(&s, "/v1/chat/completions", 200, body);
-        }
-        const char *reasoning = json_text_at(answers[0], "choices.0.message.reasoning_content"),
-                   *text = json_text_at(answers[0], "choices.0.message.content");
-        assert_true(strlen(reasoning) > 0 && strlen(text) > 0);
-        assert_null(strstr(text, "[/THINK]"));
-        assert_null(strstr(text, "<|"));
-        assert_string_equal(json_text_at(answers[1], "choices.0.message.reasoning_content"), reasoning);
-        assert_string_equal(json_text_at(answers[1], "choices.0.message.content"), text);
-        assert_true(json_int_at(answers[0], "usage.completion_tokens_details.accepted_prediction_tokens") > 0);
-        snprintf(schema, sizeof schema,
-                 "{\"model\": \"%s\", \"max_tokens\": 60, \"temperature\": 0, \"reasoning_budget_tokens\": 7, "
-                 "\"response_format\": {\"type\": \"json_schema\", \"json_schema\": {\"name\": \"n\", \"schema\": "
-                 "{\"enum\": [\"yes\", \"no\"]}}}, " STORY "}",
-                 models[i]);
-        json_t *held = serve_json(&s, "/v1/chat/completions", 200, schema);
-        assert_string_equal(json_text_at(held, "choices.0.message.reasoning_content"), reasoning);
-        const char *word = json_text_at(held, "choices.0.message.content");
-        assert_true(strcmp(word, "\"yes\"") == 0 || strcmp(word, "\"no\"") == 0);
-        json_decref(held), json_decref(answers[0]), json_decref(answers[1]);
-    }
-    assert_int_equal(serve_stop(&s), 0);
+    json_t *j = serve_json(&server, "/v1/messages/count_tokens", 200,
+                           "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"system\", "
+                           "\"content\": [{\"type\": \"text\", \"text\": \"Be brief.\"}]}, {\"role\": \"user\", "
+                           "\"content\": \"Why?\"}]}"),
+           *chat = serve_json(
+               &server, "/v1/chat/completions", 200,
+               "{\"max_tokens\": 1, \"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": "
+               "\"system\", \"content\": \"Be brief.\"}, {\"role\": \"user\", \"content\": \"Why?\"}]}");
+    assert_int_equal(json_int_at(j, "input_tokens"), json_int_at(chat, "usage.prompt_tokens"));
+    json_decref(j), json_decref(chat);
 }
 
-/* Where the marks are control tokens, which have no text, they are read all the same. */
-static void marks_may_be_control_tokens(void **state) {
+/* Clients of Ollama fetch a model before they use it, and let models fill in text. */
+static void ollama_fetches_and_fills_in(void **state) {
     (void)state;
-    static const char *const names[] = {"<|channel|>", "<|message|>", "<|start|>", "<|end|>"};
-    const RandomModel m = {SMALL_LLAMA,
-                           .n_vocab = 300,
-                           .controls = names,
-                           .n_controls = 4,
-                           .chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
-                                            "{% if add_generation_prompt %}<|channel|>analysis<|message|>{% endif -%}",
-                           .seed = 5};
+    static const char *const changes[] = {"/api/push", "/api/create", "/api/copy"};
+    const RandomModel m = {SMALL_LLAMA, .n_vocab = 300, .fill_marks = true, .seed = 5};
     char path[700], args[800];
     fr_error err;
     ServeRig s;
-    snprintf(path, sizeof path, "%s/habits-controls.gguf", serve_rig_folder());
+    json_t *j = serve_json(&server, "/api/pull", 200, "{\"model\": \"thinker:latest\"}");
+    assert_string_equal(json_text_at(j, "status"), "success");
+    json_decref(j);
+    j = serve_json(&server, "/api/pull", 404, "{\"name\": \"other\"}");
+    assert_non_null(strstr(json_text_at(j, "error"), "'other'"));
+    json_decref(j);
+    for (int i = 0; i < 3; i++) {
+        j = serve_json(&server, changes[i], 501, "{\"model\": \"thinker\"}");
+        assert_non_null(json_text_at(j, "error"));
+        json_decref(j);
+    }
+    Answer a = serve_request(&server, "DELETE", "/api/delete", "", "{\"model\": \"thinker\"}");
+    assert_int_equal(a.status, 501);
+    answer_free(&a);
+    json_decref(serve_json(&server, "/api/generate", 400, "{\"prompt\": \"a\", \"suffix\": \"b\"}"));
+    snprintf(path, sizeof path, "%s/habits-filler.gguf", serve_rig_folder());
     assert_int_equal(random_model_write(&m, path, &err), FR_OK);
     snprintf(args, sizeof args, "-t 1 -c 128 -m %s", path);
     serve_start(&s, args);
-    json_t *j = serve_json(
-        &s, "/v1/chat/completions", 200,
-        "{\"max_tokens\": 50, \"temperature\": 0, \"ignore_eos\": true, "
-        "\"reasoning_budget_tokens\": 4, \"messages\": [{\"role\": \"user\", \"content\": \"tea\"}]}");
-    const char *reasoning = json_text_at(j, "choices.0.message.reasoning_content"),
-               *text = json_text_at(j, "choices.0.message.content");
-    assert_true(strlen(reasoning) > 0 && strlen(text) > 0);
-    assert_null(strstr(reasoning, "assistant"));
-    assert_null(strstr(text, "final"));
-    assert_in_range(json_int_at(j, "usage.completion_tokens_details.reasoning_tokens"), 5, 30);
-    json_decref(j);
-    assert_int_equal(serve_stop(&s), 0);
-}
-
-/* A begun answer has its reasoning between the marks of the template. */
-static void a_begun_answer_has_the_marks_of_the_template(void **state) {
-    (void)state;
-    static const struct {
-        const char *model, *end;
-    } cases[] = {{"magistral", "bot: [THINK]So it is.[/THINK]The end"},
-                 {"harmony", "bot: <|channel|>analysis<|message|>So it is.<|end|><|start|>assistant<|channel|>final"
-                             "<|message|>The end"}};
-    ServeRig s;
-    start_other_marks(&s);
-    for (int i = 0; i < 2; i++) {
-        char body[600];
-        snprintf(body, sizeof body,
-                 "{\"model\": \"%s\", \"max_tokens\": 4, \"verbose\": true, \"continue_final_message\": true, "
-                 "\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", "
-                 "\"reasoning_content\": \"So it is.\", \"content\": \"The end\"}]}",
-                 cases[i].model);
-        json_t *j = serve_json(&s, "/v1/chat/completions", 200, body);
-        const char *prompt = json_text_at(j, "__verbose.prompt");
-        size_t n = strlen(prompt), n_end = strlen(cases[i].end);
-        if (n < n_end || strcmp(prompt + n - n_end, cases[i].end) != 0) fail_msg("%s", prompt);
-        json_decref(j);
-    }
-    json_t *show = serve_json(&s, "/api/show", 200, "{\"model\": \"harmony\"}");
-    char *all = json_dumps(json_at(show, "capabilities"), JSON_COMPACT);
-    assert_non_null(strstr(all, "thinking"));
-    free(all);
-    json_decref(show);
+    json_t *filled = serve_json(&s, "/infill", 200,
+                                "{\"input_prefix\": \"tea\", \"input_suffix\": \"so\", \"temperature\": 0, "
+                                "\"n_predict\": 8, \"ignore_eos\": true}"),
+           *same = serve_json(&s, "/api/generate", 200,
+                              "{\"prompt\": \"tea\", \"suffix\": \"so\", \"stream\": false, \"options\": "
+                              "{\"temperature\": 0, \"repeat_penalty\": 1, \"num_predict\": 8, \"ignore_eos\": true}}");
+    assert_string_equal(json_text_at(same, "response"), json_text_at(filled, "content"));
+    json_decref(filled), json_decref(same);
     assert_int_equal(serve_stop(&s), 0);
 }
 
@@ -377,9 +361,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(events_have_the_usage_so_far),
         cmocka_unit_test(ollama_has_log_probabilities),
         cmocka_unit_test(the_text_of_reasoning_is_left_out),
-        cmocka_unit_test(budgets_close_reasoning_by_the_marks_of_the_template),
-        cmocka_unit_test(marks_may_be_control_tokens),
-        cmocka_unit_test(a_begun_answer_has_the_marks_of_the_template),
+        cmocka_unit_test(texts_come_in_many_blocks),
+        cmocka_unit_test(instructions_may_come_later),
+        cmocka_unit_test(ollama_fetches_and_fills_in),
         cmocka_unit_test(refusals_of_http_say_what_is_wrong),
     };
     return cmocka_run_group_tests(tests, start, stop);
