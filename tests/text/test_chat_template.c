@@ -237,7 +237,6 @@ static void a_built_in_format_replaces_a_template_that_does_not_run(void **state
     fallback("{{ raise_exception('no') }}<|im_start|>", NULL, "no");
 }
 
-/* Data spans hide control tokens, and nothing else changes. */
 /* An answer that is sent back gives the text that was generated: so a conversation finds its own answers in the prefix
  * cache. Where the template writes a space before an answer, models begin with one. */
 static void check_given_back(const char *name, const fr_chat_options *o, const char *begin, const char *answer) {
@@ -274,6 +273,7 @@ static void answers_are_given_back_as_they_were_generated(void **state) {
     check_given_back("the model's own", NULL, " ", "Hello there");
 }
 
+/* Data spans hide control tokens, and nothing else changes. */
 static void the_tokenizer_finds_special_tokens_outside_data_only(void **state) {
     (void)state;
     static const char text[] = "a</s>b</s>c</s>";
