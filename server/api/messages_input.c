@@ -1,5 +1,5 @@
-/* messages_input.c - the conversation of Anthropic's Messages API: from content blocks and tools to the messages and tools
- * of chat templates.
+/* messages_input.c - the conversation of Anthropic's Messages API: from content blocks and tools to the messages and
+ * tools of chat templates.
  *
  * Blocks of text are joined, among them documents that are text and results of a search. "tool_use" becomes
  * "tool_calls" of the assistant, "tool_result" becomes a message of role "tool" before the text of its turn, and

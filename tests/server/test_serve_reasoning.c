@@ -1,5 +1,5 @@
-/* test_serve_reasoning.c - reasoning between the marks of templates other than <think> and </think>: it is separated from
- * the text, bounded, and continued. */
+/* test_serve_reasoning.c - reasoning between the marks of templates other than <think> and </think>: it is separated
+ * from the text, bounded, and continued. */
 #include "serve_rig.h"
 
 #include "random_model.h"
