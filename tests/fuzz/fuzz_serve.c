@@ -47,7 +47,7 @@ static Service *service(void) {
 
 static bool reads_what_others_read(const char *path) {
     return strstr(path, "/render") || strstr(path, "/input_tokens") || strcmp(path, "/responses") == 0 ||
-           strcmp(path, "/v1/reranking") == 0;
+           strcmp(path, "/v1/reranking") == 0 || strcmp(path, "/api/pull") == 0;
 }
 
 static const Endpoint *endpoint_at(unsigned i) {

@@ -267,8 +267,7 @@ static void texts_come_in_many_blocks(void **state) {
         json_decref(want), json_decref(got);
     }
     static const char *const bad[] = {
-        "{\"type\": \"document\", \"source\": {\"type\": \"base64\", \"media_type\": \"application/pdf\", \"data\": "
-        "\"aGk=\"}}",
+        "{\"type\": \"document\", \"source\": {\"type\": \"base64\", \"data\": \"aGk=\"}}",
         "{\"type\": \"document\", \"source\": {\"type\": \"url\", \"url\": \"https://example.org\"}}",
         "{\"type\": \"document\"}", "{\"type\": \"search_result\", \"title\": \"x\"}", "{\"type\": \"image\"}"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
