@@ -334,11 +334,44 @@ static int append_prefill(const ServedModel *m, const ChatMessages *f, fr_chat_r
     return status;
 }
 
+/* Whether a list of {"type": "function", "name": ...}, or with the name in "function", has a name. */
+static bool lists_tool(const json_t *list, const json_t *name) {
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *item = json_array_get(list, i), *function = json_object_get(item, "function");
+        if (json_equal(json_object_get(function ? function : item, "name"), name)) return true;
+    }
+    return false;
+}
+
+/* tool_choice {"type": "allowed_tools"} is "auto" or "required" with some of the tools: the others are left out, in the
+ * prompt, too. The members are in "allowed_tools", as in chats, or beside "type", as in responses. */
+static int allow_tools(ChatMessages *f, ApiError *error) {
+    const json_t *inner = json_object_get(f->tool_choice, "allowed_tools"), *all = inner ? inner : f->tool_choice,
+                 *mode = json_object_get(all, "mode"), *allowed = json_object_get(all, "tools");
+    if (!field_is_text(json_object_get(f->tool_choice, "type"), "allowed_tools")) return 0;
+    json_t *tools = json_array(), *strict = f->strict_tools ? json_array() : NULL;
+    for (size_t i = 0; i < json_array_size(f->tools); i++) {
+        json_t *tool = json_array_get(f->tools, i);
+        if (!lists_tool(allowed, json_object_get(json_object_get(tool, "function"), "name"))) continue;
+        json_array_append(tools, tool);
+        if (strict) json_array_append(strict, json_array_get(f->strict_tools, i));
+    }
+    bool has_mode = field_is_text(mode, "auto") || field_is_text(mode, "required");
+    if (!has_mode || json_array_size(tools) == 0 || json_array_size(tools) != json_array_size(allowed))
+        return api_refuse(error, 400, "invalid_value", "tool_choice",
+                          "'tool_choice': 'allowed_tools' needs the mode \"auto\" or \"required\", and functions that "
+                          "are among 'tools'");
+    f->tools = tools;
+    f->strict_tools = strict;
+    f->tool_choice = mode;
+    return 0;
+}
+
 static int apply(const ServedModel *m, ChatMessages *f, fr_chat_result *out, ApiError *error);
 
 int chat_messages_apply(const ServedModel *m, ChatMessages *f, fr_chat_result *out, ApiError *error) {
     *out = (fr_chat_result){.struct_size = sizeof(fr_chat_result)};
-    if (check_messages(f, error) || apply(m, f, out, error)) return -1;
+    if (allow_tools(f, error) || check_messages(f, error) || apply(m, f, out, error)) return -1;
     int status = f->prefill || f->prefill_reasoning ? append_prefill(m, f, out, error) : 0;
     if (status) fr_chat_result_free(out);
     return status;

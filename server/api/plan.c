@@ -27,6 +27,7 @@ const Field plan_fields[] = {
     {.name = "n", F(INT, n, .min = 1, .max = API_MAX_CHOICES)},
     {.name = "n_cmpl", F(INT, n, .min = 1, .max = API_MAX_CHOICES)},
     {.name = "best_of", F(INT, best_of, .min = 1, .max = API_MAX_CHOICES)},
+    {.name = "min_tokens", F(INT, min_tokens, .min = 0, .max = INT32_MAX)},
     {.name = "n_predict", F(INT, n_predict, .min = -1, .max = INT32_MAX)},
     {.name = "max_completion_tokens", F(INT, max_completion_tokens, .min = 1, .max = INT32_MAX, .or_minus_1 = true)},
     {.name = "t_max_predict_ms", F(INT, max_predict_ms, .min = 0, .max = INT32_MAX, .or_minus_1 = true)},
@@ -138,7 +139,6 @@ const Field plan_other_fields[] = {
     {.name = "adaptive_target", .kind = FIELD_NEUTRAL, .min = -INT32_MAX, .max = 0, .neutral = "-1"},
     {.name = "length_penalty", .kind = FIELD_NEUTRAL, .min = 1},
     {.name = "early_stopping", .kind = FIELD_NEUTRAL, .min = 0},
-    {.name = "min_tokens", .kind = FIELD_NEUTRAL, .min = 0},
     {.name = "min_keep", .kind = FIELD_NEUTRAL, .min = 0},
     {.name = "n_probs", .kind = FIELD_NEUTRAL, .min = 0},
     {.name = "post_sampling_probs", .kind = FIELD_NEUTRAL, .min = 0},
@@ -350,6 +350,9 @@ int plan_begin(Plan *plan, Service *s, const PlanFields *f, int64_t max_tokens, 
                                    .penalty_last_n = (int32_t)f->penalty_last_n,
                                    .seed = plan->has_seed ? (uint64_t)f->seed : random_seed()};
     int status = read_stops(plan, f->stop, error);
+    if (!status && f->min_tokens && (!f->ignore_eos || plan->n_stops > 0))
+        status = api_refuse(error, 400, "unsupported_parameter", "min_tokens",
+                            "'min_tokens' is not supported, except with 'ignore_eos' and without stop strings");
     if (!status) status = read_drafts(plan, f->draft, error);
     if (!status) status = read_prediction(plan, f->prediction, error);
     if (!status) status = logit_bias_read(plan, f->logit_bias, f->has_text_biases, error);

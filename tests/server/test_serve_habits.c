@@ -52,6 +52,7 @@ static void values_that_ask_for_nothing_are_accepted(void **state) {
         {chat, chat_body, "\"separate_reasoning\": true, \"stream_reasoning\": true, \"rid\": \"r\""},
         {chat, chat_body, "\"add_special_tokens\": false, \"best_of\": 1"},
         {text, text_body, "\"add_special_tokens\": true, \"best_of\": 2, \"n\": 2"},
+        {text, text_body, "\"min_tokens\": 1, \"ignore_eos\": true"}, /* as benchmarks ask for a length */
         {text, text_body, "\"stream_options\": {\"include_usage\": null, \"include_obfuscation\": true}"},
         {"/v1/responses", "{\"max_output_tokens\": 1, \"input\": \"x\"",
          "\"include\": [\"reasoning.encrypted_content\"], \"max_tool_calls\": 4, \"moderation\": null"},
@@ -93,6 +94,9 @@ static void values_that_change_the_answer_are_refused(void **state) {
     } cases[] = {
         {"/v1/completions", "{\"prompt\": \"x\", \"best_of\": 2}", "best_of"},
         {"/v1/completions", "{\"prompt\": \"x\", \"n\": 2, \"best_of\": 1}", "best_of"},
+        {"/v1/completions", "{\"prompt\": \"x\", \"min_tokens\": 4}", "min_tokens"},
+        {"/v1/completions", "{\"prompt\": \"x\", \"min_tokens\": 4, \"ignore_eos\": true, \"stop\": \"a\"}",
+         "min_tokens"},
         {"/v1/completions", "{\"prompt\": \"x\", \"add_special_tokens\": 1}", "add_special_tokens"},
         {"/v1/chat/completions", "{\"separate_reasoning\": false, " STORY "}", "separate_reasoning"},
         {"/v1/chat/completions", "{\"routed_experts_prompt_start\": 1, " STORY "}", "routed_experts_prompt_start"},

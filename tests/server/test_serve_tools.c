@@ -108,6 +108,36 @@ static void a_call_is_forced_in_messages_and_responses(void **state) {
     json_decref(message), json_decref(any), json_decref(response);
 }
 
+/* allowed_tools: some of the tools, in the prompt and in the answer. */
+static void some_tools_are_allowed(void **state) {
+    (void)state;
+    static const char chat[] = "{" CALL ", \"tools\": " TOOLS ", \"tool_choice\": {\"type\": \"allowed_tools\", "
+                               "\"allowed_tools\": {\"mode\": \"%s\", \"tools\": [{\"type\": \"function\", "
+                               "\"function\": {\"name\": \"%s\"}}]}}}";
+    char body[1000];
+    for (int i = 0; i < 2; i++) {
+        const char *name = i ? "weather" : "now";
+        snprintf(body, sizeof body, chat, "required", name);
+        json_t *j = serve_json(&server, "/v1/chat/completions", 200, body);
+        assert_string_equal(json_text_at(j, "choices.0.message.tool_calls.0.function.name"), name);
+        json_decref(j);
+    }
+    json_t *j = serve_json(&server, "/v1/responses", 200,
+                           "{\"model\": \"caller\", \"max_output_tokens\": 150, \"input\": \"Hi\", \"tools\": "
+                           "[{\"type\": \"function\", \"name\": \"a\"}, {\"type\": \"function\", \"name\": \"b\"}], "
+                           "\"tool_choice\": {\"type\": \"allowed_tools\", \"mode\": \"required\", \"tools\": "
+                           "[{\"type\": \"function\", \"name\": \"b\"}]}}");
+    assert_string_equal(json_text_at(j, "output.0.name"), "b");
+    json_decref(j);
+    static const char *const bad[][2] = {{"never", "now"}, {"auto", "then"}};
+    for (int i = 0; i < 2; i++) {
+        snprintf(body, sizeof body, chat, bad[i][0], bad[i][1]);
+        j = serve_json(&server, "/v1/chat/completions", 400, body);
+        assert_string_equal(json_text_at(j, "error.param"), "tool_choice");
+        json_decref(j);
+    }
+}
+
 static void choices_of_tools_that_cannot_be(void **state) {
     (void)state;
     static const char *const bodies[] = {
@@ -340,6 +370,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_call_is_forced),
         cmocka_unit_test(a_call_is_forced_in_messages_and_responses),
+        cmocka_unit_test(some_tools_are_allowed),
         cmocka_unit_test(choices_of_tools_that_cannot_be),
         cmocka_unit_test(tools_that_cannot_be_called),
         cmocka_unit_test(beside_tools_an_answer_has_its_schema_or_is_a_call),
