@@ -18,7 +18,7 @@
 
 #include <jansson.h>
 
-enum { API_MAX_STOPS = 16, API_MAX_CHOICES = 128, API_MAX_DRAFTS = 9, API_MAX_WARNINGS = 8 };
+enum { API_MAX_STOPS = 64, API_MAX_CHOICES = 128, API_MAX_DRAFTS = 9, API_MAX_WARNINGS = 8 };
 
 typedef struct ApiCall ApiCall;
 

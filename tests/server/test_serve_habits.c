@@ -142,6 +142,24 @@ static void a_text_may_begin_without_bos(void **state) {
     json_decref(ids), json_decref(with_ids), json_decref(bare), json_decref(usual);
 }
 
+/* Clients for role play end a text before each of many names. */
+static void stops_may_be_many(void **state) {
+    (void)state;
+    static const char *const fields[][2] = {{"/v1/completions", "\"prompt\": \"Once upon a time\", \"stop\""},
+                                            {"/v1/messages", STORY ", \"stop_sequences\""}};
+    for (int i = 0; i < 2; i++)
+        for (int n = 64; n <= 65; n++) {
+            char body[3000];
+            int at = snprintf(body, sizeof body, "{\"max_tokens\": 40, \"temperature\": 0, %s: [", fields[i][1]);
+            for (int k = 1; k < n; k++) at += snprintf(body + at, sizeof body - (size_t)at, "\"\\nName %d:\", ", k);
+            snprintf(body + at, sizeof body - (size_t)at, "\"e\"]}");
+            json_t *j = serve_json(&server, fields[i][0], n == 64 ? 200 : 400, body);
+            if (n == 64 && i == 0) assert_string_equal(json_text_at(j, "choices.0.finish_reason"), "stop");
+            if (n == 64 && i == 1) assert_string_equal(json_text_at(j, "stop_sequence"), "e");
+            json_decref(j);
+        }
+}
+
 /* continuous_usage_stats: each event has the usage so far, which rises to that of the whole answer. */
 static void events_have_the_usage_so_far(void **state) {
     (void)state;
@@ -361,6 +379,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(advice_without_effect_is_reported),
         cmocka_unit_test(values_that_change_the_answer_are_refused),
         cmocka_unit_test(a_text_may_begin_without_bos),
+        cmocka_unit_test(stops_may_be_many),
         cmocka_unit_test(events_have_the_usage_so_far),
         cmocka_unit_test(ollama_has_log_probabilities),
         cmocka_unit_test(the_text_of_reasoning_is_left_out),
