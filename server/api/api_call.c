@@ -526,6 +526,13 @@ static const Endpoint *find(const char *method, const char *path, const Endpoint
     return NULL;
 }
 
+/* Returns the form of errors at a path: that of its endpoint or, without one, of the API whose paths begin so. */
+static const ApiFormat *format_at(const char *path, const Endpoint *endpoint) {
+    if (endpoint) return endpoint->format;
+    if (strncmp(path, "/api/", 5) == 0) return ollama_endpoints[0].format;
+    return strncmp(path, "/v1/messages", 12) == 0 ? messages_endpoints[0].format : &default_format;
+}
+
 /* Writes the methods of a path into the header that an answer with status 405 must have. */
 static void add_allowed_methods(HttpExchange *x, const char *path) {
     char methods[64] = "OPTIONS";
@@ -606,7 +613,7 @@ void api_receive(void *service, HttpExchange *x) {
     bool is_refused = check(s, head, endpoint, same_path, &error) != 0;
     add_request_id(x);
     if (error.status != 403) access_add_cors(&s->access, x);
-    if (is_refused) refuse(s, x, shown ? shown->format : &default_format, &error);
+    if (is_refused) refuse(s, x, format_at(head->path, shown), &error);
     else api_call_begin(s, x, endpoint);
 }
 
@@ -617,7 +624,7 @@ bool api_write_refusal(void *service, Buf *out, const char *path, int status, co
     ApiError error;
     api_refuse(&error, status, NULL, NULL, "%s", why);
     JsonOut j = json_out_begin(out);
-    (shown ? shown->format : &default_format)->write_error(&j, &error);
+    format_at(path, shown)->write_error(&j, &error);
     s->metrics.responses[status / 100]++;
     request_log_refusal(s, "-", "-", path, status);
     return !j.failed;

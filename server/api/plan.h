@@ -74,7 +74,8 @@ typedef struct PlanFields {
     bool stream, ignore_eos, return_tokens, timings_per_token, return_progress, reasoning_control, verbose;
     bool has_text_biases; /* logit_bias may map texts, too, as in llama.cpp's own endpoints */
     double temperature, top_p, min_p, frequency_penalty, presence_penalty, repeat_penalty;
-    int64_t top_k, n, best_of, min_tokens, seed, penalty_last_n, max_tokens, max_completion_tokens, tree_budget, ping_s, id_slot;
+    int64_t top_k, n, best_of, min_tokens, seed, penalty_last_n, max_tokens, max_completion_tokens, tree_budget, ping_s,
+        id_slot;
     int64_t n_predict; /* llama.cpp's name for max_tokens, which it outranks; PREDICT_ABSENT: it is not given */
     int64_t max_predict_ms;
     const json_t *stop, *stream_options, *draft, *prediction, *forerun, *logit_bias, *samplers;

@@ -371,6 +371,21 @@ static void refusals_of_http_say_what_is_wrong(void **state) {
     }
 }
 
+/* Also where a path has no endpoint, an error has the form of its API. */
+static void unknown_paths_have_the_errors_of_their_api(void **state) {
+    (void)state;
+    json_t *j = serve_json(&server, "/api/blobs/sha256:0", 404, "{}");
+    assert_true(json_is_string(json_at(j, "error")));
+    json_decref(j);
+    j = serve_json(&server, "/v1/messages/batches", 404, "{}");
+    assert_string_equal(json_text_at(j, "type"), "error");
+    assert_string_equal(json_text_at(j, "error.type"), "not_found_error");
+    json_decref(j);
+    j = serve_json(&server, "/v1/moderations", 404, "{}");
+    assert_string_equal(json_text_at(j, "error.code"), "not_found");
+    json_decref(j);
+}
+
 int main(int argc, char **argv) {
     (void)argc;
     serve_rig_begin(argv[0]);
@@ -387,6 +402,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(instructions_may_come_later),
         cmocka_unit_test(ollama_fetches_and_fills_in),
         cmocka_unit_test(refusals_of_http_say_what_is_wrong),
+        cmocka_unit_test(unknown_paths_have_the_errors_of_their_api),
     };
     return cmocka_run_group_tests(tests, start, stop);
 }
