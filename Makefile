@@ -245,7 +245,8 @@ $(BUILD)/tests/test_pull_tls: TEST_LDFLAGS := -Wl,--no-as-needed -lssl -lcrypto
 $(BUILD)/bench/bench_serve: $(BUILD)/bench/load_figures.o
 # Programs find the shared object for MPI in their own folder.
 $(BUILD)/bench/bench_ranks: | $(if $(MPI_FOUND),$(BUILD)/bench/libforerun-mpi.so)
-$(BUILD)/bench/libforerun-mpi.so: $(BUILD)/libforerun-mpi.so
+$(BUILD)/tests/test_join_mpi: | $(if $(MPI_FOUND),$(BUILD)/tests/libforerun-mpi.so)
+$(BUILD)/bench/libforerun-mpi.so $(BUILD)/tests/libforerun-mpi.so: $(BUILD)/libforerun-mpi.so
 	@mkdir -p $(@D) && ln -sfn ../libforerun-mpi.so $@
 $(BENCHES): $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/forerun-all.a
 	$(call say,LD,$@)

@@ -146,7 +146,7 @@ static void *load_mpi(void) {
     return library ? library : dlopen("libforerun-mpi.so.0", RTLD_NOW | RTLD_GLOBAL);
 }
 
-int comm_open_mpi(Comm **out, fr_error *err) {
+int comm_open_mpi(Comm **out, double limit_s, fr_error *err) {
     Transport *t;
     TransportMpiOpen open = NULL;
     *out = NULL;
@@ -157,7 +157,7 @@ int comm_open_mpi(Comm **out, fr_error *err) {
                          "ranks over MPI need libforerun-mpi.so and Open MPI, which cannot be loaded (%.200s); install "
                          "the packages forerun-mpi and openmpi-bin, or build forerun where libopenmpi-dev is installed",
                          dlerror());
-    int status = open(&t, COMM_MAX_RANKS, err);
+    int status = open(&t, COMM_MAX_RANKS, limit_s, err);
     return status ? status : open_over(out, t, err);
 }
 

@@ -26,8 +26,9 @@ int comm_memory_open(CommMemory **out, int n_ranks, fr_error *err);
 void comm_memory_close(CommMemory *m); /* NULL is fine */
 
 int comm_open(Comm **out, CommMemory *memory, int rank, fr_error *err);
-/* Joins the ranks that mpirun has started; once in a process. All of them call this. */
-int comm_open_mpi(Comm **out, fr_error *err);
+/* Joins the ranks that mpirun has started; once in a process. All of them call this. A rank for which another has not
+ * come after limit_s seconds returns an error that says so; the process must end then. */
+int comm_open_mpi(Comm **out, double limit_s, fr_error *err);
 /* Over MPI, waits until all ranks close theirs, unless the group has ended. NULL is fine. */
 void comm_close(Comm *c);
 int comm_rank(const Comm *c);

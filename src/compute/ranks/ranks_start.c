@@ -19,12 +19,16 @@
 #include <time.h>
 #include <unistd.h>
 
+/* Seconds in which all processes of mpirun must have begun. They begin when the command line has been read, so this is
+ * much more than the difference between two machines. */
+#define JOIN_LIMIT_S 60
+
 /* memory NULL: the ranks that mpirun has started. */
 static int join(Ranks **out, CommMemory *memory, int rank, fr_error *err) {
     *out = NULL;
     Ranks *r = mem_calloc(1, sizeof *r);
     if (!r) return error_memory(err, "a rank", sizeof *r);
-    int status = memory ? comm_open(&r->comm, memory, rank, err) : comm_open_mpi(&r->comm, err);
+    int status = memory ? comm_open(&r->comm, memory, rank, err) : comm_open_mpi(&r->comm, JOIN_LIMIT_S, err);
     if (status) mem_free(r);
     else *out = r;
     return status;

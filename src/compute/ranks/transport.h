@@ -2,6 +2,7 @@
  *
  *   transport_memory.c   processes of one machine that were forked, or threads of a test
  *   mpi/transport_mpi.c  processes that mpirun has started; a shared object, so that only these need Open MPI
+ *   mpi/join_mpi.c       how these processes find each other
  *
  * An exchange of a rank is one call of `part` and of `send`, and then of `receive` for every other rank. The shared
  * object is not linked with forerun, so this header declares types only. */
@@ -55,7 +56,7 @@ struct TransportTable {
 };
 
 /* What the shared object for MPI exports under the name "transport_mpi_open". Returns 0, or a negative code with a
- * sentence in err. */
-typedef int (*TransportMpiOpen)(Transport **out, int max_ranks, fr_error *err);
+ * sentence in err: also if another rank has not joined after limit_s seconds. */
+typedef int (*TransportMpiOpen)(Transport **out, int max_ranks, double limit_s, fr_error *err);
 
 #endif

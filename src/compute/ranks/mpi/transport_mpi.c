@@ -12,24 +12,19 @@
  * more is exchanged and MPI is not finalised, because that would wait for the rank that is missing. When the process
  * ends, mpirun ends the others.
  *
- * Ranks that join are watched in another way (Joining).
+ * How ranks that join are watched: join_mpi.c.
  *
  * Proof: tests/cli/test_ranks_mpi.c. */
-#include "compute/ranks/transport.h"
+#include "compute/ranks/mpi/join_mpi.h"
 
-#include <fcntl.h>
 #include <mpi.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <time.h>
-#include <unistd.h>
 
-enum { TAG_PART, TAG_BEAT };
+enum { TAG_PART, TAG_BEAT, TAG_GREETING = 0x464f };
 enum { POLLS = 1000, SHORT_SLEEPS = 2000, SHORT_SLEEP_NS = 50000, SLEEP_NS = 1000000 };
 enum { BEATS_AT_ONCE = 32, LAST_TICKS = 1000 };
 
@@ -252,104 +247,56 @@ static void close_transport(Transport *base) {
 
 /* ---- opening ---------------------------------------------------------------------------------------------- */
 
-__attribute__((format(printf, 3, 4))) static int refuse(fr_error *err, fr_code code, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    if (err) {
-        err->code = code;
-        vsnprintf(err->message, sizeof err->message, format, args);
-    }
-    va_end(args);
-    return code;
-}
-
-/* Nothing of MPI can be used to notice that another rank is stopped before all have joined, because each waits for all
- * others in MPI_Init. A second thread therefore joins, while the first counts beats in memory that the ranks of this
- * machine share, and watches those of the others. Ranks of other machines are not seen. */
-enum { JOIN_TICK_MS = 100, JOIN_SILENT_TICKS = 10, JOIN_RANKS = 64, JOIN_STALE_S = 60 };
-enum { JOIN_BYTES = JOIN_RANKS * sizeof(atomic_uint) };
-
-typedef struct Joining {
-    int max_ranks, status;
-    Transport *transport;
-    fr_error err;
-    atomic_bool is_done;
-    char name[128];     /* of the shared memory */
-    atomic_uint *beats; /* [JOIN_RANKS] 0: the rank has not begun, or has joined; NULL: nothing is watched */
-    int rank, n_ranks;
-} Joining;
-
-/* Opens a small file of shared memory. One that is older than JOIN_STALE_S is left from a job that was killed. */
-static int open_memory(const char *name) {
-    for (int i = 0; i < 2; i++) {
-        struct stat st;
-        int fd = shm_open(name, O_RDWR | O_CREAT, 0600);
-        if (fd < 0) return -1;
-        bool is_own = fstat(fd, &st) == 0 && st.st_uid == getuid();
-        if (is_own && st.st_mtime + JOIN_STALE_S >= time(NULL) && ftruncate(fd, JOIN_BYTES) == 0) return fd;
-        close(fd);
-        if (!is_own) return -1;
-        shm_unlink(name);
-    }
-    return -1;
-}
-
-/* Opens the shared memory, where mpirun of Open MPI has started this process. */
-static void open_beats(Joining *j) {
-    const char *job = getenv("PMIX_NAMESPACE"), *rank = getenv("OMPI_COMM_WORLD_RANK"),
-               *size = getenv("OMPI_COMM_WORLD_SIZE");
-    if (!job || !rank || !size || strchr(job, '/')) return;
-    j->rank = atoi(rank), j->n_ranks = atoi(size);
-    if (j->n_ranks > JOIN_RANKS || j->rank < 0 || j->rank >= j->n_ranks) return;
-    snprintf(j->name, sizeof j->name, "/forerun-ranks-%u-%.80s", (unsigned)getuid(), job);
-    int fd = open_memory(j->name);
-    if (fd < 0) return;
-    void *memory = mmap(NULL, JOIN_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    close(fd);
-    if (memory != MAP_FAILED) j->beats = memory;
-}
-
-/* When one rank has joined or given up, all have opened the memory, and its name is needed no more. */
-static void close_beats(Joining *j) {
-    if (!j->beats) return;
-    atomic_store(&j->beats[j->rank], 0);
-    shm_unlink(j->name);
-    munmap(j->beats, JOIN_BYTES);
-}
-
-/* Returns the rank that does not beat any more, or -1 when the thread that joins is done. */
-static int watch_joining(Joining *j) {
-    unsigned seen[JOIN_RANKS] = {0};
-    int n_silent[JOIN_RANKS] = {0};
-    for (int tick = 0; !atomic_load(&j->is_done); tick++) {
-        sleep_ns(SLEEP_NS);
-        if (!j->beats || tick % JOIN_TICK_MS) continue;
-        atomic_fetch_add(&j->beats[j->rank], 1);
-        for (int i = 0; i < j->n_ranks; i++) {
-            unsigned n = atomic_load(&j->beats[i]);
-            n_silent[i] = i != j->rank && n > 0 && n == seen[i] ? n_silent[i] + 1 : 0;
-            seen[i] = n;
-            if (n_silent[i] == JOIN_SILENT_TICKS) return i;
-        }
-    }
-    return -1;
-}
-
 static int start_mpi(bool *is_ours, fr_error *err) {
     int level = MPI_THREAD_SINGLE, is_running = 0, has_run = 0;
     MPI_Initialized(&is_running);
     MPI_Finalized(&has_run);
-    if (is_open || has_run) return refuse(err, FR_ERR_UNSUPPORTED, "ranks over MPI can divide only one model");
+    if (is_open || has_run) return join_refuse(err, FR_ERR_UNSUPPORTED, "ranks over MPI can divide only one model");
     *is_ours = !is_running;
     /* If there are more ranks than cores, polls pause here and not within MPI, which would keep the lock. */
     setenv("OMPI_MCA_mpi_yield_when_idle", "0", 0);
     if (is_running) MPI_Query_thread(&level);
     else if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level) != MPI_SUCCESS)
-        return refuse(err, FR_ERR_IO, "MPI cannot be initialised");
+        return join_refuse(err, FR_ERR_IO, "MPI cannot be initialised");
     return level >= MPI_THREAD_SERIALIZED ? 0
-                                          : refuse(err, FR_ERR_UNSUPPORTED,
-                                                   "MPI must allow several threads to call it "
-                                                   "in turn (MPI_THREAD_SERIALIZED)");
+                                          : join_refuse(err, FR_ERR_UNSUPPORTED,
+                                                        "MPI must allow several threads to call it "
+                                                        "in turn (MPI_THREAD_SERIALIZED)");
+}
+
+/* Refuses a launcher that Open MPI does not know, which has started processes that see only themselves. */
+static int check_launcher(int n_ranks, fr_error *err) {
+    const char *size = join_environment("PMI_SIZE", "SLURM_STEP_NUM_TASKS"), *rank = getenv("PMI_RANK");
+    int n = size && (rank || getenv("PMIX_RANK")) ? atoi(size) : 1;
+    return n_ranks > 1 || n < 2 ? 0
+                                : join_refuse(err, FR_ERR_UNSUPPORTED,
+                                              "the launcher has started %d processes, and each of them is alone for "
+                                              "Open MPI: start them with the mpirun of Open MPI, or with srun "
+                                              "--mpi=pmix",
+                                              n);
+}
+
+/* Exchanges an empty message with each of the other ranks. What comes after it waits for all, and cannot say who is
+ * missing. */
+static void greet(int rank, int n_ranks, JoinProgress *progress) {
+    MPI_Request requests[2][JOIN_RANKS];
+    int n_left = 2 * (n_ranks - 1);
+    for (int i = 0; i < n_ranks; i++) {
+        requests[0][i] = requests[1][i] = MPI_REQUEST_NULL;
+        if (i == rank) continue;
+        MPI_Irecv(NULL, 0, MPI_BYTE, i, TAG_GREETING, MPI_COMM_WORLD, &requests[0][i]);
+        MPI_Isend(NULL, 0, MPI_BYTE, i, TAG_GREETING, MPI_COMM_WORLD, &requests[1][i]);
+    }
+    while (n_left > 0) {
+        for (int k = 0; k < 2 * n_ranks; k++) {
+            MPI_Request *r = &requests[k / n_ranks][k % n_ranks];
+            int is_done = 0;
+            if (*r == MPI_REQUEST_NULL || MPI_Test(r, &is_done, MPI_STATUS_IGNORE) || !is_done) continue;
+            if (k < n_ranks) atomic_store(&progress->has_answered[k], true);
+            n_left--;
+        }
+        if (n_left > 0) sleep_ns(SHORT_SLEEP_NS);
+    }
 }
 
 static bool open_peer(MpiTransport *t, int rank) {
@@ -376,7 +323,7 @@ static void find_neighbours(Transport *t, MPI_Comm comm) {
     MPI_Comm_free(&machine);
 }
 
-static int join(Transport **out, int max_ranks, fr_error *err) {
+int join_mpi(Transport **out, int max_ranks, JoinProgress *progress, fr_error *err) {
     static const TransportTable table = {.name = "mpi",
                                          .part = part,
                                          .send = send,
@@ -387,60 +334,30 @@ static int join(Transport **out, int max_ranks, fr_error *err) {
                                          .leave = leave,
                                          .close = close_transport};
     bool is_ours = false;
-    int n_ranks, status = start_mpi(&is_ours, err);
+    int n_ranks, rank, status = start_mpi(&is_ours, err);
     *out = NULL;
     if (status) return status;
     MPI_Comm_size(MPI_COMM_WORLD, &n_ranks);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    if ((status = check_launcher(n_ranks, err))) return status;
     if (n_ranks > max_ranks)
-        return refuse(err, FR_ERR_ARGUMENT, "mpirun has started %d processes; a model can be divided among %d", n_ranks,
-                      max_ranks);
+        return join_refuse(err, FR_ERR_ARGUMENT, "mpirun has started %d processes; a model can be divided among %d",
+                           n_ranks, max_ranks);
+    atomic_store(&progress->rank, rank);
+    atomic_store(&progress->n_ranks, n_ranks);
+    greet(rank, n_ranks, progress);
     MpiTransport *t = calloc(1, sizeof *t + (size_t)n_ranks * sizeof *t->peers);
-    if (!t) return refuse(err, FR_ERR_MEMORY, "out of memory: the buffers of ranks do not fit");
-    t->base = (Transport){.table = &table, .n_ranks = n_ranks, .is_own_process = true, .end = &t->end};
+    if (!t) return join_refuse(err, FR_ERR_MEMORY, "out of memory: the buffers of ranks do not fit");
+    t->base = (Transport){.table = &table, .rank = rank, .n_ranks = n_ranks, .is_own_process = true, .end = &t->end};
     t->is_ours = is_ours;
     MPI_Comm_dup(MPI_COMM_WORLD, &t->comm);
     MPI_Comm_set_errhandler(t->comm, MPI_ERRORS_RETURN);
-    MPI_Comm_rank(t->comm, &t->base.rank);
     find_neighbours(&t->base, t->comm);
     pthread_mutex_init(&t->lock, NULL);
     bool fits = (t->own[0] = malloc(TRANSPORT_BYTES)) && (t->own[1] = malloc(TRANSPORT_BYTES));
     for (int i = 0; fits && i < n_ranks; i++) fits = open_peer(t, i);
-    if (!fits) return refuse(err, FR_ERR_MEMORY, "out of memory: the buffers of ranks do not fit");
+    if (!fits) return join_refuse(err, FR_ERR_MEMORY, "out of memory: the buffers of ranks do not fit");
     is_open = true;
     *out = &t->base;
     return 0;
-}
-
-static void *join_in_thread(void *joining) {
-    Joining *j = joining;
-    j->status = join(&j->transport, j->max_ranks, &j->err);
-    atomic_store(&j->is_done, true);
-    return NULL;
-}
-
-__attribute__((visibility("default"))) int transport_mpi_open(Transport **out, int max_ranks, fr_error *err);
-
-int transport_mpi_open(Transport **out, int max_ranks, fr_error *err) {
-    pthread_t thread;
-    *out = NULL;
-    Joining *j = calloc(1, sizeof *j);
-    if (!j) return refuse(err, FR_ERR_MEMORY, "out of memory: ranks cannot be joined");
-    j->max_ranks = max_ranks;
-    open_beats(j);
-    if (pthread_create(&thread, NULL, join_in_thread, j) != 0) join_in_thread(j);
-    else {
-        int silent = watch_joining(j);
-        if (silent >= 0) { /* the thread waits in MPI_Init until the process ends, and uses *j */
-            shm_unlink(j->name);
-            return refuse(err, FR_ERR_IO, "rank %d of %d has died or does not respond; the other ranks have ended, too",
-                          silent, j->n_ranks);
-        }
-        pthread_join(thread, NULL);
-    }
-    close_beats(j);
-    int status = j->status;
-    if (status && err) *err = j->err;
-    *out = j->transport;
-    free(j);
-    return status;
 }
