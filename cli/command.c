@@ -218,6 +218,17 @@ static int check_required(const Command *c, fr_error *err) {
     return FR_OK;
 }
 
+/* Refuses --ranks where mpirun has started the processes that divide the model. */
+static int check_ranks(const Command *c, fr_error *err) {
+    CommandRow at;
+    if (c->runs_on_all_ranks || !find_key(c, "ranks", strlen("ranks"), &at)) return FR_OK;
+    int n = *(const int *)(const void *)((const char *)at.to + at.row->offset); /* 0: the option is missing */
+    if (n == 0 || n == 1 || mpi_rank_option(0) == 1) return FR_OK;
+    return error_set(err, FR_ERR_ARGUMENT,
+                     "--ranks: mpirun has started the processes that divide the model already: leave out --ranks, and "
+                     "pass their number to mpirun");
+}
+
 static int parse(Parser *p, fr_error *err) {
     const Command *c = p->command;
     if (c->defaults) c->defaults();
@@ -226,6 +237,7 @@ static int parse(Parser *p, fr_error *err) {
     if (status || p->wants_help) return status;
     status = check_required(c, err);
     if (!status) status = model_cache_resolve(c, err);
+    if (!status) status = check_ranks(c, err);
     if (!status && c->check) status = c->check(err);
     return status || p->is_later_rank ? status : command_check_files(c, err);
 }

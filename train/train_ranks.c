@@ -53,7 +53,6 @@ void train_ranks_share(const Ranks *r, void *value, size_t bytes) {
 /* ---- what ranks have in common --------------------------------------------------------------------- */
 
 typedef struct Common {
-    RankProgram program;
     uint64_t options, data, product;
 } Common;
 
@@ -68,15 +67,14 @@ static uint64_t test_product(void) {
 }
 
 static int compare(const Common *own, const Common *first, fr_error *err) {
-    const char *what = rank_program_differs(&own->program, &first->program);
-    if (!what && own->options != first->options) what = "target, or other options,";
+    const char *what = own->options != first->options ? "target, or other options," : NULL;
     if (!what && own->data != first->data) what = "set of training data";
     return what || own->product != first->product ? rank_refuse(what, err) : (int)FR_OK;
 }
 
 int train_ranks_compare(Ranks *r, int status, const char *run_signature, uint64_t data, fr_error *err) {
     if (!r) return status;
-    Common own = {.program = rank_program(r), .data = data, .product = test_product()}, first;
+    Common own = {.data = data, .product = test_product()}, first;
     own.options = hash64(run_signature, strlen(run_signature), 0);
     first = own;
     comm_broadcast(r->comm, &first, sizeof first);

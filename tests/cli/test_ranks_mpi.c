@@ -1,6 +1,6 @@
 /* test_ranks_mpi.c - `mpirun forerun run`: the processes divide the model, and logits and text are those of one
- * process, also with each drafter of the shipped model; a process that fails ends all of them with its rank; without
- * the shared object for MPI the error names a package. Skipped without mpirun. */
+ * process, also with each drafter of the shipped model; a process that fails ends all of them with its rank, and so does
+ * one of another build; without the shared object for MPI the error names a package. Skipped without mpirun. */
 #include "cli_rig.h"
 
 #include "random_model.h"
@@ -144,6 +144,39 @@ static void a_rank_that_is_stopped_while_ranks_join_is_named(void **state) {
     unlink(path);
 }
 
+/* Rank 1 runs a program with one more byte at its end. It is told by its build, before any rank opens the model, which
+ * is no model here. */
+static void another_build_is_refused_by_name(void **state) {
+    (void)state;
+    char command[4000], text[6000];
+    skip_without_mpirun();
+    snprintf(command, sizeof command,
+             "d=%s/other-build; mkdir -p $d && cp %s $d/forerun && echo >> $d/forerun && "
+             "ln -sfn $(realpath %s/../libforerun-mpi.so) $d/libforerun-mpi.so && " MPIRUN
+             "run -m README.md -p A -n 1 : -n 1 $d/forerun run -m README.md -p A -n 1 2>&1; s=$?; rm -r $d; exit $s",
+             cli_rig_folder(), program, cli_rig_folder(), 1, program);
+    int status = run(command, text, sizeof text);
+    if (!status || !strstr(text, "forerun: rank 1: another build of forerun than rank 0") || strstr(text, "GGUF"))
+        fail_msg("%s", text);
+}
+
+/* mpirun and --ranks together would divide the model twice. */
+static void ranks_are_started_once(void **state) {
+    (void)state;
+    static const char *const commands[] = {"run -p A --ranks 2", "serve --ranks=numa", "chat --ranks 2"};
+    char command[2000], text[6000];
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        snprintf(command, sizeof command, "env OMPI_COMM_WORLD_SIZE=2 %s %s -m models/target.gguf 2>&1 </dev/null",
+                 program, commands[i]);
+        if (run(command, text, sizeof text) == 0 ||
+            !strstr(text, "--ranks: mpirun has started the processes that divide the model already"))
+            fail_msg("%s", text);
+    }
+    snprintf(command, sizeof command,
+             "env OMPI_COMM_WORLD_SIZE=2 %s run -m models/target.gguf -p A -n 1 --draft none --ranks 1 2>&1", program);
+    if (run(command, text, sizeof text) != 0) fail_msg("%s", text);
+}
+
 /* The program by another name in a folder without the shared object, as mpirun would start it. */
 static void a_missing_library_is_named(void **state) {
     (void)state;
@@ -181,6 +214,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(processes_of_mpirun_give_the_same_logits),
         cmocka_unit_test(every_shipped_drafter_gives_the_text_of_one_process),
         cmocka_unit_test(a_rank_that_is_stopped_while_ranks_join_is_named),
+        cmocka_unit_test(another_build_is_refused_by_name),
+        cmocka_unit_test(ranks_are_started_once),
         cmocka_unit_test(a_missing_library_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -67,21 +67,17 @@ const Backend *ranks_backend(void);
 int ranks_start(Ranks **out, int n_ranks, fr_error *err);
 /* Makes this process, or this thread of a test, one of the ranks. */
 int ranks_join(Ranks **out, CommMemory *memory, int rank, fr_error *err);
-/* Makes this process one of the ranks that mpirun has started, with its share of the cores. */
+/* Makes this process one of the ranks that mpirun has started, with its share of the cores. All must run the same
+ * program. */
 int ranks_join_mpi(Ranks **out, fr_error *err);
+/* Returns FR_OK on all ranks, or an error on all of them if one has another version or build of the program than rank
+ * 0. It is the first exchange of ranks that are not forked, so what it sends never changes. */
+int ranks_compare_programs(Ranks *r, fr_error *err);
 /* To be called by all ranks when they have opened the weights, with the status of that and the fingerprint of the
  * model. It also measures the price of an exchange. Returns FR_OK on all ranks, or an error on all of them if one has
  * failed or has another model than rank 0. */
 int ranks_compare(Ranks *r, Weights *w, int status, uint64_t fingerprint, fr_error *err);
 
-/* What ranks have in common, whatever they compute. */
-typedef struct RankProgram {
-    uint64_t file; /* a hash of the program; 0: a process that ranks_start has started */
-    char version[32];
-} RankProgram;
-RankProgram rank_program(const Ranks *r);
-/* Returns what is another one than that of rank 0; NULL: nothing. */
-const char *rank_program_differs(const RankProgram *own, const RankProgram *first);
 /* The error of a rank that has another `what` than rank 0, or other results of products if that is NULL. */
 int rank_refuse(const char *what, fr_error *err);
 

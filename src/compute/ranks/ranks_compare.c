@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 typedef struct Loaded {
-    RankProgram program;
     uint64_t fingerprint, products;
     int64_t activations;
 } Loaded;
@@ -83,16 +82,22 @@ static int test_products(const Weights *w, uint64_t *hash, fr_error *err) {
 
 /* ---- the comparison ---------------------------------------------------------------------------------------- */
 
-RankProgram rank_program(const Ranks *r) {
-    RankProgram own = {.file = 0};
-    if (comm_transport(r->comm)->is_own_process) own.file = program_hash();
-    strncpy(own.version, fr_version(), sizeof own.version - 1);
-    return own;
-}
+typedef struct Program {
+    uint64_t file; /* a hash of it */
+    char version[32];
+} Program;
 
-const char *rank_program_differs(const RankProgram *own, const RankProgram *first) {
-    if (strcmp(own->version, first->version) != 0) return "version of forerun";
-    return own->file != first->file ? "build of forerun" : NULL;
+int ranks_compare_programs(Ranks *r, fr_error *err) {
+    Program own = {.file = program_hash()}, first;
+    fr_error why;
+    int status = FR_OK;
+    strncpy(own.version, fr_version(), sizeof own.version - 1);
+    first = own;
+    comm_broadcast(r->comm, &first, sizeof first);
+    if (strcmp(own.version, first.version) != 0) status = rank_refuse("version of forerun", &why);
+    else if (own.file != first.file) status = rank_refuse("build of forerun", &why);
+    status = ranks_agree(r, status, &why);
+    return status ? (int)error_set(err, status, "%s", why.message) : (int)FR_OK;
 }
 
 int rank_refuse(const char *what, fr_error *err) {
@@ -102,15 +107,14 @@ int rank_refuse(const char *what, fr_error *err) {
 
 /* Returns an error if this rank has loaded something else than rank 0. */
 static int compare(const Loaded *own, const Loaded *first, fr_error *err) {
-    const char *what = rank_program_differs(&own->program, &first->program);
-    if (!what && own->fingerprint != first->fingerprint) what = "model file";
+    const char *what = own->fingerprint != first->fingerprint ? "model file" : NULL;
     if (!what && own->activations != first->activations) what = "precision of activations";
     return what || own->products != first->products ? rank_refuse(what, err) : (int)FR_OK;
 }
 
 int ranks_compare(Ranks *r, Weights *w, int status, uint64_t fingerprint, fr_error *err) {
     fr_error why = {.code = FR_OK};
-    Loaded own = {.program = rank_program(r), .fingerprint = fingerprint}, first;
+    Loaded own = {.fingerprint = fingerprint}, first;
     if (status && err) why = *err;
     if (!status) status = test_products(w, &own.products, &why);
     if (w) own.activations = (int64_t)w->options.activations;

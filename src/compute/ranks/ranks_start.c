@@ -38,7 +38,12 @@ int ranks_join(Ranks **out, CommMemory *memory, int rank, fr_error *err) { retur
 
 int ranks_join_mpi(Ranks **out, fr_error *err) {
     int status = join(out, NULL, 0, err);
-    if (status) return status;
+    if (!status) status = ranks_compare_programs(*out, err);
+    if (status) {
+        ranks_close(*out);
+        *out = NULL;
+        return status;
+    }
     const Transport *t = comm_transport((*out)->comm);
     threads_take_share_of_machine(t->local_rank, t->n_local);
     return FR_OK;
