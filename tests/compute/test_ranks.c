@@ -4,6 +4,7 @@
 #include "testing.h"
 
 #include "base/row_kernels.h"
+#include "base/system.h"
 #include "compute/cost.h"
 #include "compute/cpu/cpu.h"
 #include "compute/ranks/ranks.h"
@@ -476,6 +477,44 @@ static void the_cost_of_a_forward_contains_its_exchanges(void **state) {
     gguf_close(gguf);
 }
 
+/* A backend of which every second forward of as many rows is slow, beginning with the first. */
+static Backend uneven;
+static int n_uneven[33];
+static void forward_unevenly(Context *c, const RowPlace *rows, int32_t n_rows) {
+    double end_s = clock_s() + (n_uneven[n_rows]++ % 2 ? 0 : 40e-3);
+    ranks_backend()->forward(c, rows, n_rows);
+    while (clock_s() < end_s) {}
+}
+
+static int open_uneven_device(Device **out, const DeviceOptions *options, fr_error *err) {
+    int status = ranks_backend()->device_open(out, options, err);
+    if (!status) (*out)->backend = &uneven;
+    return status;
+}
+
+/* The fastest forward of ranks is no measure of the others, because the time of an exchange varies. */
+static void the_cost_of_a_forward_is_what_most_forwards_take(void **state) {
+    (void)state;
+    Gguf *gguf = rig_random_gguf(&small_models[0]);
+    Group g;
+    fr_error err;
+    CostCurve curve;
+    if (group_open(&g, gguf, 2, -1)) fail_msg("%s", g.ranks[0].err.message);
+    uneven = *ranks_backend();
+    uneven.device_open = open_uneven_device, uneven.forward = forward_unevenly;
+    g.ranks[0].weights->backend = &uneven;
+    RigOptions o = rig_options(N_CTX, 32);
+    Executor *e = rig_executor(g.ranks[0].weights, &o);
+    if (cost_curve_measure(&curve, e, N_CTX, 1, &err)) fail_msg("%s", err.message);
+    g.ranks[0].weights->backend = ranks_backend();
+    print_message("%.1f ms for one row, %.1f ms for %d\n", 1e3 * curve.seconds[0], 1e3 * curve.seconds[curve.n - 1],
+                  curve.rows[curve.n - 1]);
+    for (int k = 0; k < curve.n; k++) assert_true(curve.seconds[k] > 15e-3);
+    rig_executor_close(e);
+    group_close(&g);
+    gguf_close(gguf);
+}
+
 static void another_model_is_refused_by_name(void **state) {
     (void)state;
     Gguf *gguf = rig_random_gguf(&small_models[0]);
@@ -509,6 +548,7 @@ int main(void) {
         cmocka_unit_test(recurrent_states_are_divided_by_heads),
         cmocka_unit_test(the_cost_of_a_forward_is_without_rows_of_logits),
         cmocka_unit_test(the_cost_of_a_forward_contains_its_exchanges),
+        cmocka_unit_test(the_cost_of_a_forward_is_what_most_forwards_take),
         cmocka_unit_test(another_model_is_refused_by_name),
         cmocka_unit_test(another_arithmetic_is_refused_by_name),
     };
