@@ -106,8 +106,9 @@ int perf_scaling(const CliModel *m, const PerfScaling *options, fr_error *err);
     { \
         .key = "ranks", OPT_INT(S, field, 1, 64), .word = "numa", .word_value = FR_RANKS_NUMA, \
         .default_help = "1, or the processes that mpirun has started", \
-        .help = "number of processes that divide the model, each with --threads threads, by default all of its share " \
-                "of the cores; numa: one for each NUMA node" \
+        .help = "number of processes that divide the model and its KV cache, so that each needs about 1/N of their " \
+                "memory; each has --threads threads, by default all of its share of the cores; numa: one for each " \
+                "NUMA node" \
     }
 #define CLI_ROW_CTX(S, field) \
     { \

@@ -1,6 +1,6 @@
 /* test_ranks_mpi.c - `mpirun forerun run`: the processes divide the model, and logits and text are those of one
- * process, also with each drafter of the shipped model; a process that fails ends all of them with its rank, and so does
- * one of another build; without the shared object for MPI the error names a package. Skipped without mpirun. */
+ * process, also with each drafter of the shipped model; a process that fails or has another build ends all of them with
+ * its rank; without the shared object for MPI the error names a package. Skipped without mpirun. */
 #include "cli_rig.h"
 
 #include "random_model.h"

@@ -1,5 +1,5 @@
-/* test_deploy_mpi.c - deploy/forerun-mpi as the leader: it waits for workers, starts mpirun over all hosts, hands SIGTERM
- * to rank 0, and ends an mpirun that does not end. ssh, mpirun, the clock and the ranks are small programs here. */
+/* test_deploy_mpi.c - deploy/forerun-mpi as the leader: it waits for workers, starts mpirun over all hosts, hands
+ * SIGTERM to rank 0, and ends an mpirun that does not end. ssh, mpirun, the clock and the ranks are small programs. */
 #include "testing.h"
 
 #include <stdio.h>
@@ -105,7 +105,8 @@ static void a_signal_to_end_is_for_rank_0(void **state) {
     skip_without_children();
     int status = run("first,second",
                      "trap 'echo mpirun has got it' TERM; forerun 9 & wait $!; echo the rank ended with $?",
-                     "sh deploy/forerun-mpi leader serve & p=$!; /bin/sleep 0.5; kill -TERM $p; wait $p", text, sizeof text);
+                     "sh deploy/forerun-mpi leader serve & p=$!; /bin/sleep 0.5; kill -TERM $p; wait $p", text,
+                     sizeof text);
     if (status != 0 || !strstr(text, "the rank ended with 143") || strstr(text, "mpirun has got it"))
         fail_msg("status %d: %s", status, text);
 }
