@@ -35,8 +35,8 @@ int train_ranks_agree(Ranks *r, int status, fr_error *err);
 int train_ranks_check(const Ranks *r, fr_error *err);
 /* Copies `value` of rank 0 to the other ranks. */
 void train_ranks_share(const Ranks *r, void *value, size_t bytes);
-/* The same as train_ranks_agree, which also refuses ranks with other results of products, another run signature or other
- * data than rank 0. Call gemm_open first. */
+/* The same as train_ranks_agree, which also refuses ranks with other results of products, another run signature or
+ * other data than rank 0. Call gemm_open first. */
 int train_ranks_compare(Ranks *r, int status, const char *run_signature, uint64_t data, fr_error *err);
 
 /* What rank 0 does next, and the other ranks with it. */

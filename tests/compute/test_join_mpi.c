@@ -82,7 +82,7 @@ static void ranks_that_come_join(void **state) {
 /* Checks that the error of rank 0 came in time, and what is in it. */
 static void expect_error(const char *way, const char *words) {
     char text[6000], host[65] = "", named[200];
-    double seconds;
+    double seconds = 0;
     gethostname(host, sizeof host - 1);
     int status = start(TWO_RANKS, way, text, sizeof text);
     const char *error = strstr(text, "error after ");

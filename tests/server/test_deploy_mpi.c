@@ -103,10 +103,9 @@ static void a_signal_to_end_is_for_rank_0(void **state) {
     (void)state;
     char text[4000];
     skip_without_children();
-    int status = run("first,second",
-                     "trap 'echo mpirun has got it' TERM; forerun 9 & wait $!; echo the rank ended with $?",
-                     "sh deploy/forerun-mpi leader serve & p=$!; /bin/sleep 0.5; kill -TERM $p; wait $p", text,
-                     sizeof text);
+    int status = run(
+        "first,second", "trap 'echo mpirun has got it' TERM; forerun 9 & wait $!; echo the rank ended with $?",
+        "sh deploy/forerun-mpi leader serve & p=$!; /bin/sleep 0.5; kill -TERM $p; wait $p", text, sizeof text);
     if (status != 0 || !strstr(text, "the rank ended with 143") || strstr(text, "mpirun has got it"))
         fail_msg("status %d: %s", status, text);
 }

@@ -285,8 +285,8 @@ static double time_gather(Comm *c, char *memory, size_t bytes) {
     return shortest_s;
 }
 
-/* LARGE is about what a rank has for a token tree of a large model in one exchange. Over TCP, messages above 64 KB begin
- * with a handshake, which would make a slow network seem a third slower than it is for trees. */
+/* LARGE is about what a rank has for a token tree of a large model in one exchange. Over TCP, messages above 64 KB
+ * begin with a handshake, which would make a slow network seem a third slower than it is for trees. */
 CommPrice comm_measure(Comm *c) {
     enum { SMALL = 64, LARGE = 60 << 10 };
     char *memory = mem_calloc(1, LARGE); /* every rank writes zeros there */

@@ -279,24 +279,24 @@ static int check_launcher(int n_ranks, fr_error *err) {
 /* Exchanges an empty message with each of the other ranks. What comes after it waits for all, and cannot say who is
  * missing. */
 static void greet(int rank, int n_ranks, JoinProgress *progress) {
-    MPI_Request requests[2][JOIN_RANKS];
-    int n_left = 2 * (n_ranks - 1);
+    MPI_Request in[JOIN_RANKS], out[JOIN_RANKS];
+    int n_left = n_ranks - 1;
+    for (int i = 0; i < JOIN_RANKS; i++) in[i] = out[i] = MPI_REQUEST_NULL;
     for (int i = 0; i < n_ranks; i++) {
-        requests[0][i] = requests[1][i] = MPI_REQUEST_NULL;
         if (i == rank) continue;
-        MPI_Irecv(NULL, 0, MPI_BYTE, i, TAG_GREETING, MPI_COMM_WORLD, &requests[0][i]);
-        MPI_Isend(NULL, 0, MPI_BYTE, i, TAG_GREETING, MPI_COMM_WORLD, &requests[1][i]);
+        MPI_Irecv(NULL, 0, MPI_BYTE, i, TAG_GREETING, MPI_COMM_WORLD, &in[i]);
+        MPI_Isend(NULL, 0, MPI_BYTE, i, TAG_GREETING, MPI_COMM_WORLD, &out[i]);
     }
     while (n_left > 0) {
-        for (int k = 0; k < 2 * n_ranks; k++) {
-            MPI_Request *r = &requests[k / n_ranks][k % n_ranks];
+        for (int i = 0; i < n_ranks; i++) {
             int is_done = 0;
-            if (*r == MPI_REQUEST_NULL || MPI_Test(r, &is_done, MPI_STATUS_IGNORE) || !is_done) continue;
-            if (k < n_ranks) atomic_store(&progress->has_answered[k], true);
+            if (in[i] == MPI_REQUEST_NULL || MPI_Test(&in[i], &is_done, MPI_STATUS_IGNORE) || !is_done) continue;
+            atomic_store(&progress->has_answered[i], true);
             n_left--;
         }
         if (n_left > 0) sleep_ns(SHORT_SLEEP_NS);
     }
+    MPI_Waitall(n_ranks, out, MPI_STATUSES_IGNORE);
 }
 
 static bool open_peer(MpiTransport *t, int rank) {
