@@ -49,11 +49,13 @@ void __wrap_cpu_linear(Device *d, const Linear *l, LinearOp op, Slice x, int32_t
 }
 
 static const char *packed_files[MOST_RANKS]; /* of packed weights; NULL: the rank packs the model's file */
+static const char *table_name;               /* the kernel table of all ranks; NULL: that of the processor */
 
 static void load(Rank *r) {
     rank_of_thread = comm_rank(r->ranks->comm);
     Model *m = NULL;
     const WeightsOptions options = {.n_threads = 1,
+                                    .kernels = table_name,
                                     .packed_file = packed_files[comm_rank(r->ranks->comm)],
                                     .ranks = r->ranks};
     const Backend *backend = comm_rank(r->ranks->comm) == 0 ? ranks_backend() : &backend_cpu;
@@ -138,6 +140,33 @@ static void ranks_change_no_bit(void **state) {
         rig_weights_close(whole);
         gguf_close(gguf);
     }
+}
+
+/* With every kernel table that the processor has, logits of ranks are those of one process with its own. */
+static void kernel_tables_change_no_bit(void **state) {
+    (void)state;
+    static const int models[] = {0, 5, 11}; /* llama; qwen3moe in Q8_0; qwen35, which has recurrent layers */
+    static Logits one, several;
+    int n_tables;
+    const Kernels *const *tables = kernels_available(&n_tables);
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+        Gguf *gguf = rig_random_gguf(&small_models[models[m]]);
+        Weights *whole = rig_weights_in(&backend_cpu, gguf);
+        run(whole, KV_F16, 1, &one);
+        for (int i = 0; i < n_tables; i++) {
+            Group g;
+            table_name = tables[i]->name;
+            if (group_open(&g, gguf, 2 + i % 2, -1)) fail_msg("%s", g.ranks[0].err.message);
+            run(g.ranks[0].weights, KV_F16, 1, &several);
+            if (memcmp(&one, &several, sizeof one) != 0)
+                fail_msg("%s: ranks with the table %s give other logits", small_models[models[m]].arch, table_name);
+            group_close(&g);
+        }
+        table_name = NULL;
+        rig_weights_close(whole);
+        gguf_close(gguf);
+    }
+    print_message("%d tables\n", n_tables);
 }
 
 /* A rank copies its tiles from a file of packed weights, and keeps no other part of it in memory. */
@@ -540,6 +569,7 @@ static void another_arithmetic_is_refused_by_name(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_change_no_bit),
+        cmocka_unit_test(kernel_tables_change_no_bit),
         cmocka_unit_test(packed_weights_change_no_bit),
         cmocka_unit_test(packed_files_are_checked_by_parts),
         cmocka_unit_test(only_what_the_formula_says_is_exchanged),

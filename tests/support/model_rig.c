@@ -76,7 +76,8 @@ RigOptions rig_options(int32_t n_ctx, int32_t max_rows) {
 Device *rig_device(const Weights *w, int n_threads) {
     fr_error err = {0};
     Device *d = NULL;
-    if (w->backend->device_open(&d, &(DeviceOptions){.n_threads = n_threads}, &err)) fail_msg("%s", err.message);
+    if (w->backend->device_open(&d, &(DeviceOptions){.kernels = w->options.kernels, .n_threads = n_threads}, &err))
+        fail_msg("%s", err.message);
     if (w->backend == &backend_cpu) ((CpuDevice *)d)->kernels = ((const CpuWeights *)w)->kernels;
     return d;
 }
