@@ -271,32 +271,34 @@ void comm_broadcast(Comm *c, void *data, size_t bytes) {
 enum { N_BATCHES = 3, BATCH = 8 };
 
 /* Returns the time of a gather of so many bytes from each rank: the mean of a batch, because a rank that is late finds
- * the parts of the others; and the shortest of some batches. */
+ * the parts of the others. */
 static double time_gather(Comm *c, char *memory, size_t bytes) {
     CommPart parts[COMM_MAX_RANKS] = {{0}};
-    double shortest_s = 0;
     for (int i = 0; i < c->transport->n_ranks; i++) parts[i] = (CommPart){1, bytes};
-    for (int k = 0; k < N_BATCHES; k++) {
-        double start_s = clock_s();
-        for (int i = 0; i < BATCH; i++) comm_gather(c, parts, all_of, &memory, true);
-        double mean_s = (clock_s() - start_s) / BATCH;
-        if (k == 0 || mean_s < shortest_s) shortest_s = mean_s;
-    }
-    return shortest_s;
+    double start_s = clock_s();
+    for (int i = 0; i < BATCH; i++) comm_gather(c, parts, all_of, &memory, true);
+    return (clock_s() - start_s) / BATCH;
 }
 
 /* LARGE is about what a rank has for a token tree of a large model in one exchange. Over TCP, messages above 64 KB
- * begin with a handshake, which would make a slow network seem a third slower than it is for trees. */
+ * begin with a handshake, which would make a slow network seem a third slower than it is for trees. Of several batches
+ * the shortest counts, and both lengths take turns, so that a slow moment hurts both. Where noise hides the time of the
+ * bytes, it is assumed to be at least a fiftieth of the exchange. */
 CommPrice comm_measure(Comm *c) {
     enum { SMALL = 64, LARGE = 60 << 10 };
     char *memory = mem_calloc(1, LARGE); /* every rank writes zeros there */
     CommCounts before = c->counts;
+    double latency_s = INFINITY, large_s = INFINITY;
     if (!memory) {
         comm_abort(c, "out of memory: the exchanges of ranks cannot be measured");
         return (CommPrice){0};
     }
-    double latency_s = time_gather(c, memory, SMALL), large_s = time_gather(c, memory, LARGE);
+    for (int k = 0; k < N_BATCHES; k++) {
+        latency_s = fmin(latency_s, time_gather(c, memory, SMALL));
+        large_s = fmin(large_s, time_gather(c, memory, LARGE));
+    }
     mem_free(memory);
     c->counts = before;
-    return (CommPrice){latency_s, (c->transport->n_ranks - 1) * LARGE / fmax(large_s - latency_s, 1e-7)};
+    double bytes_s = fmax(fmax(large_s - latency_s, large_s / 50), 1e-7);
+    return (CommPrice){latency_s, (c->transport->n_ranks - 1) * LARGE / bytes_s};
 }
