@@ -6,6 +6,7 @@
 # rank. After a rank is killed, mpirun itself may be the first to notice and print the sentence. mpirun needs up to a second more to
 # end. Where root may make network namespaces, rounds of a third kind start one rank in each of two, and cut the network between them: then
 # both ranks must end. LAUNCHERS="fork mpi cut" chooses the kinds. The two seconds need a machine with some time for each process.
+# 50 rounds take five to ten minutes.
 rounds=${1:-50}
 program=${2:-build/forerun}
 folder=$(mktemp -d)

@@ -82,6 +82,17 @@ static void a_wrong_role_is_refused(void **state) {
     }
 }
 
+/* The clock stands, so that the leader would wait forever. */
+static void a_signal_ends_the_waiting(void **state) {
+    (void)state;
+    char text[4000];
+    write_program("date", "echo 0");
+    int status = run("first,lost", "exit 0",
+                     "sh deploy/forerun-mpi leader serve & p=$!; /bin/sleep 0.3; kill -TERM $p; wait $p", text,
+                     sizeof text);
+    if (status != 143 || *text) fail_msg("status %d: %s", status, text);
+}
+
 static void skip_without_children(void) {
     if (system("test -r /proc/self/task/$$/children -o -r /proc/thread-self/children") == 0) return;
     print_message("skipped: /proc does not list children\n");
@@ -115,6 +126,7 @@ int main(void) {
         cmocka_unit_test(mpirun_gets_all_hosts_and_the_command),
         cmocka_unit_test(a_worker_that_does_not_answer_is_named),
         cmocka_unit_test(a_wrong_role_is_refused),
+        cmocka_unit_test(a_signal_ends_the_waiting),
         cmocka_unit_test(an_mpirun_that_does_not_end_is_killed),
         cmocka_unit_test(a_signal_to_end_is_for_rank_0),
     };
