@@ -107,7 +107,7 @@ static void print_summary(const Generator *g, const fr_request *r) {
     fr_engine_get_stats(g->engine, &e);
     if (e.n_ranks)
         fprintf(stderr,
-                "%d ranks: %lld exchanges, %.1f MB, %.3f s with waiting; an exchange takes %.0f us and %.2f GB/s\n",
+                "%d ranks: %lld exchanges, %.1f MB, %.3f s with waiting; an exchange takes %.1f us and %.2f GB/s\n",
                 e.n_ranks, (long long)e.n_exchanges, (double)e.exchanged_bytes * 1e-6, e.exchange_s,
                 e.exchange_latency_s * 1e6, e.exchange_bytes_per_s * 1e-9);
     if (s.is_lossy)
