@@ -46,6 +46,26 @@ list_ranks() {
 
 is_running() { [ -e "/proc/$1" ] && ! grep -q '^State:.Z' "/proc/$1/status" 2>/dev/null; }
 
+# Starts the command, and waits until all ranks have started and it is at its work.
+start_command() {
+  $start > "$folder/out" 2> "$folder/err" < /dev/null &
+  command=$!
+  for i in $(seq 100); do
+    sleep $([ $moment = start ] && echo 0.01 || echo 0.1)
+    pids=($(list_ranks $command))
+    [ ${#pids[@]} = $ranks ] || continue
+    if [ $moment = start ]; then # over MPI, until the rank counts beats, which the others watch while all join
+      [ $launcher = fork ] || [ "$i" -gt 20 ] || grep -qs /forerun-ranks- "/proc/${pids[$victim]}/maps" || continue
+      return 0
+    fi
+    [ $moment = idle ] && ! grep -q 'http://' "$folder/err" && continue
+    [ $moment = decoding ] && ! [ -s "$folder/out" ] && continue
+    [ $moment = prefill ] && [ "$i" -lt 12 ] && continue
+    return 0
+  done
+  return 1
+}
+
 one_round() {
   launcher=$(pick $LAUNCHERS)
   signal=$(pick KILL STOP)
@@ -69,20 +89,12 @@ one_round() {
     mpi) start="mpirun --oversubscribe -n $ranks $program $args" ;;
     cut) start="$(between_namespaces) $program $args" ;;
   esac
-  $start > "$folder/out" 2> "$folder/err" < /dev/null &
-  command=$!
-  for i in $(seq 100); do # until all ranks have started and the command is at its work
-    sleep $([ $moment = start ] && echo 0.01 || echo 0.1)
-    pids=($(list_ranks $command))
-    [ ${#pids[@]} = $ranks ] || continue
-    if [ $moment = start ]; then # over MPI, until the rank counts beats, which the others watch while all join
-      [ $launcher = fork ] || [ "$i" -gt 20 ] || grep -qs /forerun-ranks- "/proc/${pids[$victim]}/maps" || continue
-      break
-    fi
-    [ $moment = idle ] && ! grep -q 'http://' "$folder/err" && continue
-    [ $moment = decoding ] && ! [ -s "$folder/out" ] && continue
-    [ $moment = prefill ] && [ "$i" -lt 12 ] && continue
-    break
+  # On a busy machine mpirun sometimes cannot start its daemons, so that there is nothing to fail yet.
+  for try in 1 2 3; do
+    start_command && break
+    grep -q 'unable to reliably start' "$folder/err" || break
+    echo "mpirun did not start its daemons (try $try)"
+    wait $command
   done
   [ $moment = start ] || sleep 0.$((RANDOM % 9))
   others=()
