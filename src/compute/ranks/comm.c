@@ -280,10 +280,9 @@ static double time_gather(Comm *c, char *memory, size_t bytes) {
     return (clock_s() - start_s) / BATCH;
 }
 
-/* LARGE is about what a rank has for a token tree of a large model in one exchange. Over TCP, messages above 64 KB
- * begin with a handshake, which would make a slow network seem a third slower than it is for trees. Of several batches
- * the shortest counts, and both lengths take turns, so that a slow moment hurts both. Where noise hides the time of the
- * bytes, it is assumed to be at least a fiftieth of the exchange. */
+/* LARGE is about what a rank has for a token tree of a large model in one exchange. Of several batches the shortest
+ * counts, and both lengths take turns, so that a slow moment hurts both. Where noise hides the time of the bytes, it is
+ * assumed to be at least a fiftieth of the exchange. */
 CommPrice comm_measure(Comm *c) {
     enum { SMALL = 64, LARGE = 60 << 10 };
     char *memory = mem_calloc(1, LARGE); /* every rank writes zeros there */

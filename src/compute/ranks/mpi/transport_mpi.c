@@ -26,6 +26,7 @@
 
 enum { TAG_PART, TAG_BEAT, TAG_GREETING = 0x464f };
 enum { POLLS = 1000, SHORT_SLEEPS = 2000, SHORT_SLEEP_NS = 50000, SLEEP_NS = 1000000 };
+enum { EAGER_MARGIN = 4096 /* for the header of a message */ };
 enum { BEATS_AT_ONCE = 32, LAST_TICKS = 1000 };
 
 /* What ranks send ten times a second, and once more when the group has ended. */
@@ -249,12 +250,17 @@ static void close_transport(Transport *base) {
 
 static int start_mpi(bool *is_ours, fr_error *err) {
     int level = MPI_THREAD_SINGLE, is_running = 0, has_run = 0;
+    char limit[16];
     MPI_Initialized(&is_running);
     MPI_Finalized(&has_run);
     if (is_open || has_run) return join_refuse(err, FR_ERR_UNSUPPORTED, "ranks over MPI can divide only one model");
     *is_ours = !is_running;
     /* If there are more ranks than cores, polls pause here and not within MPI, which would keep the lock. */
     setenv("OMPI_MCA_mpi_yield_when_idle", "0", 0);
+    /* Over TCP, a message that is longer than this waits for an answer after its first part. Here the receiver always
+     * has a buffer for the longest part, so no message has to wait, and each takes one latency. */
+    snprintf(limit, sizeof limit, "%d", TRANSPORT_BYTES + EAGER_MARGIN);
+    setenv("OMPI_MCA_btl_tcp_eager_limit", limit, 0);
     if (is_running) MPI_Query_thread(&level);
     else if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level) != MPI_SUCCESS)
         return join_refuse(err, FR_ERR_IO, "MPI cannot be initialised");
