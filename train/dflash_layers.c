@@ -100,7 +100,7 @@ int dflash_layers_open(DflashActs *a, const DflashNet *n, int64_t T, fr_error *e
     int64_t N = n->n_anchors < T ? n->n_anchors : T, B = n->block, R = N * B;
     int64_t C = n->C, F = n->n_ff, Q = q_dim(n), K = kv_dim(n), n_rot = n->rope->params.n_rot;
     const ArenaItem items[] = {
-        ARENA_ITEM(&a->anchors, N),
+        ARENA_ITEM(&a->anchors, T),
         ARENA_ITEM(&a->cos_sin, (T + B) * n_rot),
         ARENA_ITEM(&a->angles, R * n_rot),
         ARENA_ITEM(&a->fused, T * C),

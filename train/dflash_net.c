@@ -32,7 +32,6 @@
  *
  * Test: test_train_drafters.c by finite differences in double, test_train_dflash.c against the drafter. */
 #include "base/mem.h"
-#include "base/rng.h"
 #include "draft/learned/learned_files.h"
 #include "train/dflash_net.h"
 
@@ -144,19 +143,12 @@ static bool is_candidate(const DflashNet *n, const TrainSequence *seq, int32_t t
     return false;
 }
 
-/* Draws the anchors of a sequence, each set with the same probability: a candidate is taken with the probability of the
- * places left among the candidates left. Returns the number of candidates. */
+/* Draws the anchors of a sequence. Returns the number of candidates. */
 static int32_t choose_anchors(const DflashNet *n, DflashActs *a, const TrainSequence *seq) {
-    int32_t n_candidates = 0, i = 0;
-    for (int32_t t = 0; t < seq->T; t++) n_candidates += is_candidate(n, seq, t);
-    int32_t n_wanted = n->n_anchors < n_candidates ? n->n_anchors : n_candidates;
-    a->n_anchors = 0;
-    for (int32_t t = 0; t < seq->T && a->n_anchors < n_wanted; t++) {
-        if (!is_candidate(n, seq, t)) continue;
-        double u = rng_uniform(seq->seed, RNG_ANCHORS, (uint64_t)seq->i_sequence, (uint32_t)i);
-        if (u * (n_candidates - i) < n_wanted - a->n_anchors) a->anchors[a->n_anchors++] = t;
-        i++;
-    }
+    int32_t n_candidates = 0;
+    for (int32_t t = 0; t < seq->T; t++)
+        if (is_candidate(n, seq, t)) a->anchors[n_candidates++] = t;
+    a->n_anchors = anchors_draw(seq, a->anchors, n_candidates, n->n_anchors);
     return n_candidates;
 }
 
@@ -218,18 +210,6 @@ static void learn_predictions(const DflashNet *n, real *const *w, real *const *d
     }
 }
 
-/* Adds what the drawn anchors gave to the sums of all: their loss is an estimate of that of all candidates. */
-static void add_sums(const TrainSums *drawn, double ratio, const TrainSequence *seq, TrainSums *sums) {
-    sums->loss += ratio * drawn->loss;
-    for (int32_t p = 1; p < seq->T; p++) sums->n += seq->loss_mask[p];
-    if (sums->n_heads < drawn->n_heads) sums->n_heads = drawn->n_heads;
-    for (int32_t i = 0; i < drawn->n_heads; i++) {
-        sums->right[i] += drawn->right[i];
-        sums->of[i] += drawn->of[i];
-        for (int32_t k = 0; k < TRAIN_RANKS; k++) sums->at_rank[i][k] += drawn->at_rank[i][k];
-    }
-}
-
 static void learn(const void *net, real *const *w, real *const *dw, void *acts, const TrainSequence *seq, double weight,
                   TrainSums *sums) {
     const DflashNet *n = net;
@@ -243,7 +223,8 @@ static void learn(const void *net, real *const *w, real *const *dw, void *acts, 
     if (dw) memset(a->dout, 0, (size_t)(a->n_anchors * n->block * n->C) * sizeof *a->dout);
     for (int32_t step = 1; step <= n->loss.n_steps; step++)
         learn_predictions(n, w, dw, a, seq, step, ratio * weight, &drawn);
-    add_sums(&drawn, ratio, seq, sums);
+    anchors_add_sums(&drawn, ratio, sums);
+    for (int32_t p = 1; p < seq->T; p++) sums->n += seq->loss_mask[p];
     if (dw && n->markov)
         dflash_markov_backward(&a->markov, n, w + first_of_markov(n), dw + first_of_markov(n), a->n_anchors, a->dout);
     if (dw) dflash_layers_backward(n, w, dw, a, seq);

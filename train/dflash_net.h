@@ -181,7 +181,7 @@ typedef struct DflashActs {
     DflashMarkov markov;
     Arena arena;
     int32_t n_ctx, n_anchors;              /* of the sequence */
-    int32_t *anchors;                      /* [n_anchors] ascending */
+    int32_t *anchors;                      /* [n_anchors] ascending; [T] while they are drawn */
     real *cos_sin, *angles;                /* [T + B][n_rot] by position, [R][n_rot] */
     real *fused, *fused_rms, *g;           /* [n_ctx][C], [n_ctx], [n_ctx][C] */
     DflashLayer *layers;                   /* [n_layer] */

@@ -1,19 +1,18 @@
-/* eagle3.c - `forerun train eagle3`: one layer that reads several layers of the target and its own outputs.
+/* eagle3.c - `forerun train eagle3`: layers that read several layers of the target and their own outputs or, as
+ * P-EAGLE, masks in the place of these.
  *
- * A new drafter has the target's width, heads and rope base. Its layer begins with the target's last one, its LM head
+ * A new drafter has the target's width, heads and rope base. Its layers begin with the target's last one, its LM head
  * with the target's rows for its tokens. With --init it has the shape of the file, which may be one that others have
  * published: it then learns what this target, quantised as it is, computes.
  *
- * The file is laid out as llama.cpp's converter writes EAGLE-3, with the target's vocabulary. */
+ * The file is laid out as llama.cpp's converter writes EAGLE-3, with the target's vocabulary. llama.cpp does not read
+ * more than one layer, nor P-EAGLE. */
 #include "base/hash.h"
 #include "draft/learned/eagle_layer.h"
 #include "draft/learned/learned_files.h"
 #include "train/dataset.h"
-#include "train/import.h"
 #include "train/methods.h"
 
-#include <jansson.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -21,7 +20,7 @@
 
 /* The drafter of a target with more than MANY_TOKENS tokens has the HOT_TOKENS most frequent ones. */
 enum { MANY_TOKENS = 40960, HOT_TOKENS = 32768 };
-enum { NOT_GIVEN = -1, MOST_LAYERS = 8 };
+enum { NOT_GIVEN = -1, USUAL_STEPS = 3, USUAL_ANCHORS = 32 };
 
 typedef struct Eagle3Settings {
     DrafterSettings drafter;
@@ -29,13 +28,18 @@ typedef struct Eagle3Settings {
     int32_t n_ff;             /* 0: the target's */
     int stream_norm, lm_head; /* indices of their choices, or NOT_GIVEN */
     int32_t n_hot;            /* 0: all; NOT_GIVEN */
+    int32_t n_layer;          /* 0: not given */
+    int chain;                /* the index of its choice, or NOT_GIVEN */
+    int32_t mask;             /* or NOT_GIVEN */
+    int32_t n_anchors;        /* 0: not given */
 } Eagle3Settings;
 
 enum { STREAM_NORM_OFF, STREAM_NORM_ALL, STREAM_NORM_EACH };
 enum { LM_HEAD_TARGET, LM_HEAD_OWN };
+enum { CHAIN_SERIAL, CHAIN_PARALLEL };
 
 static Eagle3Settings settings = {
-    .drafter.loss.n_steps = 3, .stream_norm = NOT_GIVEN, .lm_head = NOT_GIVEN, .n_hot = NOT_GIVEN};
+    .stream_norm = NOT_GIVEN, .lm_head = NOT_GIVEN, .n_hot = NOT_GIVEN, .chain = NOT_GIVEN, .mask = NOT_GIVEN};
 
 /* What the trainer uses; its shape follows the target or the file of --init. */
 static Eagle3Net net;
@@ -50,7 +54,26 @@ static const Option option_table[] = {
      OPT_INT(Eagle3Settings, n_ff, 1, 1 << 18),
      .section = "The drafter",
      .default_help = "that of --init; else the target's",
-     .help = "width of the layer's feed-forward"},
+     .help = "width of the feed-forward of each layer"},
+    {.key = "depth",
+     OPT_INT(Eagle3Settings, n_layer, 1, EAGLE3_MAX_LAYERS),
+     .default_help = "that of --init; else 1",
+     .help = "number of layers; llama.cpp reads files with one"},
+    {.key = "chain",
+     OPT_CHOICE(Eagle3Settings, chain, "serial", "parallel"),
+     .default_help = "that of --init; else serial",
+     .help = "serial: each token is predicted in a forward that reads the output of the one before, as in EAGLE-3; "
+             "parallel: all of them in one forward that reads masks, as in P-EAGLE, which llama.cpp does not read"},
+    {.key = "mask-token",
+     OPT_INT(Eagle3Settings, mask, 0, 1 << 24),
+     .metavar = "ID",
+     .default_help = "that of --init; else the last of the vocabulary",
+     .help = "--chain parallel: token whose embedding all rows of a forward but the first read"},
+    {.key = "anchors",
+     OPT_INT(Eagle3Settings, n_anchors, 1, 1 << 20),
+     .default_help = "32",
+     .help = "--chain parallel: places of a sequence, drawn at random each time, from which the steps after the first "
+             "are learned"},
     {.key = "stream-norm",
      OPT_CHOICE(Eagle3Settings, stream_norm, "off", "all", "each"),
      .default_help = "that of --init; else all",
@@ -93,10 +116,21 @@ static void set_layer(const Hparams *h, int32_t n_ff) {
                               .head_dim = h->head_dim,
                               .rms_eps = h->rms_eps,
                               .rope = &rope,
-                              .n_steps = settings.drafter.loss.n_steps,
+                              .n_steps = net.loss.n_steps,
                               .reads_pairs = true,
-                              .state_gradient = 1};
+                              .state_gradient = 1,
+                              .n_anchors = net.block ? settings.n_anchors ? settings.n_anchors : USUAL_ANCHORS : 0};
     net.n_ctx = h->n_ctx_train;
+}
+
+/* Refuses options that need --chain parallel. */
+static int check_chain(fr_error *err) {
+    const char *other = settings.mask != NOT_GIVEN ? "mask-token" : settings.n_anchors ? "anchors" : NULL;
+    if (settings.mask != NOT_GIVEN && settings.mask >= net.V)
+        return error_set(err, FR_ERR_ARGUMENT, "--mask-token=%d: the target has %d tokens, counted from 0",
+                         settings.mask, net.V);
+    if (net.block || !other) return FR_OK;
+    return error_set(err, FR_ERR_ARGUMENT, "--%s has no effect without --chain parallel: leave it out", other);
 }
 
 /* ---- a new drafter ---- */
@@ -125,9 +159,15 @@ static int plan_new(const TrainArgs *a, const FrozenTarget *target, fr_error *er
     if (h->head_dim % 2)
         return error_set(err, FR_ERR_UNSUPPORTED, "%s: has heads of %d components; eagle3 needs an even number",
                          gguf_path(m->gguf), h->head_dim);
-    int status = train_streams_choose(&settings.streams, m, &keys.streams, err);
+    if (settings.chain == CHAIN_PARALLEL) {
+        net.block = net.loss.n_steps;
+        net.mask = settings.mask == NOT_GIVEN ? net.V - 1 : settings.mask;
+    }
+    int status = check_chain(err);
+    if (!status) status = train_streams_choose(&settings.streams, m, &keys.streams, err);
     if (!status) status = rope_init(&rope, &params, NULL, err);
     if (status) return status;
+    net.n_later = settings.n_layer ? settings.n_layer - 1 : 0;
     set_layer(h, settings.n_ff ? settings.n_ff : h->n_ff);
     net.layer.qk_start_anew = h->rope.style != ROPE_PAIRS || m->layers[h->n_layer - 1].q_norm;
     net.has_own_output = settings.lm_head != LM_HEAD_TARGET;
@@ -176,6 +216,16 @@ static int read_embedding(DrafterFile *f, fr_error *err) {
     return FR_OK;
 }
 
+/* A file that predicts blocks learns all of a block, unless --steps-ahead says otherwise. */
+static int read_block(fr_error *err) {
+    bool has_steps = settings.drafter.loss.n_steps || settings.drafter.n_step_weights;
+    net.block = keys.block;
+    net.mask = keys.mask;
+    if (net.block && !has_steps) net.loss.n_steps = net.block < UNROLL_MAX_STEPS ? net.block : UNROLL_MAX_STEPS;
+    if (net.block && net.block < net.loss.n_steps) net.block = net.loss.n_steps;
+    return check_chain(err);
+}
+
 static int read_shape_of(DrafterFile *f, const Model *target, fr_error *err) {
     int32_t n = target->hparams.n_vocab, *tokens = NULL;
     int status = eagle3_read_keys(&shape, &keys, f, target, err);
@@ -183,7 +233,9 @@ static int read_shape_of(DrafterFile *f, const Model *target, fr_error *err) {
     if (!status) status = drafter_file_map(f, net.V, &tokens, &n, err);
     if (!status && tokens) status = set_vocabulary(tokens, n, err);
     mem_free(tokens);
+    if (!status) status = read_block(err);
     if (status) return status;
+    net.n_later = shape.n_layer - 1;
     set_layer(&shape, shape.n_ff);
     net.n_streams = keys.streams.n;
     net.has_own_output = drafter_file_has(f, EAGLE3_OUTPUT);
@@ -207,6 +259,9 @@ static int stream_norm(void) {
 static const char *find_difference(void) {
     if (!train_streams_fit(&settings.streams, &keys.streams)) return "layers";
     if (settings.n_ff && settings.n_ff != net.layer.n_ff) return "ff";
+    if (settings.n_layer && settings.n_layer != 1 + net.n_later) return "depth";
+    if (settings.chain != NOT_GIVEN && settings.chain != (net.block > 0)) return "chain";
+    if (settings.mask != NOT_GIVEN && settings.mask != net.mask) return "mask-token";
     if (settings.stream_norm != NOT_GIVEN && settings.stream_norm != stream_norm()) return "stream-norm";
     if (settings.lm_head != NOT_GIVEN && settings.lm_head != net.has_own_output) return "lm-head";
     return settings.n_hot == NOT_GIVEN || settings.n_hot == net.loss.n_own ? NULL : "hot-tokens";
@@ -236,6 +291,12 @@ static void write_words(char *signature, size_t n_signature) {
                    : net.norms_each  ? STREAM_NORM_EACH
                                      : 0],
              net.has_own_output ? "own" : "target", net.loss.n_own, (unsigned long long)hash);
+    size_t n = strlen(signature);
+    if (net.n_later) snprintf(signature + n, n_signature - n, " depth=%d", 1 + net.n_later);
+    n = strlen(signature);
+    if (net.block)
+        snprintf(signature + n, n_signature - n, " chain=parallel block=%d mask-token=%d anchors=%d", net.block,
+                 net.mask, net.layer.n_anchors);
 }
 
 static int open_eagle3(Trainer **out, const TrainArgs *a, const Gguf *source, char *signature, size_t n_signature,
@@ -247,6 +308,7 @@ static int open_eagle3(Trainer **out, const TrainArgs *a, const Gguf *source, ch
     arena_free(&arena);
     rope_free(&rope);
     net = (Eagle3Net){.V = h->n_vocab, .n_target = h->n_embd, .loss = settings.drafter.loss};
+    if (net.loss.n_steps == 0) net.loss.n_steps = USUAL_STEPS;
     keys = (Eagle3Keys){0};
     status = a->init ? plan_init(a, &target, err) : plan_new(a, &target, err);
     net.n_streams = keys.streams.n;
@@ -257,20 +319,30 @@ static int open_eagle3(Trainer **out, const TrainArgs *a, const Gguf *source, ch
         return status;
     }
     write_words(signature, n_signature);
-    return train_drafter_open(out, &target, &eagle3_net_class, &net, &settings.drafter, a, signature, n_signature, err);
+    DrafterSettings drafter = settings.drafter;
+    drafter.loss = net.loss;
+    return train_drafter_open(out, &target, &eagle3_net_class, &net, &drafter, a, signature, n_signature, err);
 }
 
-static int check(fr_error *err) { return train_drafter_check(&settings.drafter, err); }
+static int check(fr_error *err) {
+    HeadLossOptions *loss = &settings.drafter.loss;
+    int32_t n_given = loss->n_steps;
+    if (n_given == 0) loss->n_steps = USUAL_STEPS;
+    int status = train_drafter_check(&settings.drafter, err);
+    loss->n_steps = n_given;
+    return status;
+}
 
 const TrainMethod train_eagle3 = {
     .name = "eagle3",
     .summary = "one layer that reads several layers of the target and its own outputs",
     .about = "Train EAGLE-3's layer for a target: from the target's hidden states after several layers and the tokens "
              "that follow, it predicts the next tokens, and continues from its own output.",
-    .notes = "--steps-ahead is the number of steps for which it learns to do that. Best trained on the target's own "
-             "answers (forerun distill-data). --init also takes a published drafter, as a GGUF file of llama.cpp or "
-             "after forerun import-drafter eagle3, and adapts it to this target, quantised as it is. The file is in "
-             "llama.cpp's layout.",
+    .notes = "--steps-ahead is the number of steps for which it learns to do that; with --chain parallel, P-EAGLE, it "
+             "is the number of tokens that one forward predicts, by default those of --init or else 3. Best trained on "
+             "the target's own answers (forerun distill-data). --init also takes a published drafter, as a GGUF file "
+             "of llama.cpp or after forerun import-drafter eagle3, and adapts it to this target, quantised as it is. "
+             "The file is in llama.cpp's layout.",
     .examples = "  forerun train eagle3 -m target.gguf --data answers.jsonl -o eagle3.gguf\n"
                 "  forerun run -m target.gguf -p \"Once upon a time\" --draft eagle3:file=eagle3.gguf\n",
     .sets = (const OptionSet[]){{train_steps_options, &settings.drafter},
@@ -282,157 +354,3 @@ const TrainMethod train_eagle3 = {
     .needs_model = true,
     .open = open_eagle3,
 };
-
-/* ---- published weights ------------------------------------------------------------------------------------ */
-
-/* EAGLE-3 and 3.1 as SafeAILab, SpecForge and speculators publish them (`forerun import-drafter eagle3`):
- *
- *     midlayer.* or layers.0.*                  the layer: self_attn.{q,k,v,o}_proj, mlp.{gate,up,down}_proj,
- *                                               input_layernorm of the embedding, hidden_norm and
- *                                               post_attention_layernorm; q and k rotate halves, and their rows are
- *                                               made into pairs
- *     fc.weight [H][S T]                        S streams of the target
- *     input_norm.weight [S T]                   a norm of all streams together (norm_before_fc)
- *     fc_norm.<i>.weight [T]                    a norm of each (fc_norm)
- *     norm.weight, lm_head.weight [D][H]
- *     embed_tokens.weight [V][H]                left out if it is the target's
- *     d2t [D], t2d [V]                          the drafter's token i is the target's token i + d2t[i]
- *
- * config.json has the shape of the layer, at its top (SafeAILab, SpecForge) or in transformer_layer_config
- * (speculators), and the list of layers, at its top or in eagle_config. A missing list means that the inputs of the
- * layers 2, n / 2 and n - 3 of n are read. What a list counts, inputs or outputs, is not written anywhere
- * (ImportOptions.counts_outputs). */
-
-#define KEY(name) DRAFTER_KEY(EAGLE3) name
-
-typedef struct Shape {
-    const json_t *config; /* borrowed */
-    int64_t n_embd, n_ff, n_head, n_head_kv, head_dim;
-    int32_t n_streams, streams[MOST_LAYERS];
-    bool norms_each;
-} Shape;
-
-/* ---- config.json ------------------------------------------------------------------------------------------ */
-
-static int read_streams(const Import *x, Shape *s, fr_error *err) {
-    static const char *const key = "eagle_aux_hidden_state_layer_ids";
-    int32_t n_layer = x->target->hparams.n_layer;
-    const json_t *list = json_object_get(s->config, key);
-    if (!json_is_array(list)) list = json_object_get(json_object_get(s->config, "eagle_config"), key);
-    if (!json_is_array(list)) {
-        const int32_t shift = x->counts_outputs, usual[] = {2 + shift, n_layer / 2 + shift, n_layer - 3 + shift};
-        if (n_layer < 6)
-            return error_set(err, FR_ERR_UNSUPPORTED,
-                             "%s: its config.json has no %s, and the target has too few layers for the usual list",
-                             published_path(x->from), key);
-        memcpy(s->streams, usual, sizeof usual);
-        s->n_streams = 3;
-        return FR_OK;
-    }
-    size_t n = json_array_size(list);
-    if (n < 1 || n > MOST_LAYERS) return import_refuse_config(x, key, err);
-    s->n_streams = (int32_t)n;
-    for (size_t i = 0; i < n; i++) {
-        const json_t *value = json_array_get(list, i);
-        int64_t after = json_is_integer(value) ? (int64_t)json_integer_value(value) + x->counts_outputs : -1;
-        if (after < 0 || after > n_layer)
-            return error_set(err, FR_ERR_MISMATCH,
-                             "%s: %s in its config.json names a layer that the target, with %d layers, does not have",
-                             published_path(x->from), key, n_layer);
-        s->streams[i] = (int32_t)after;
-    }
-    return FR_OK;
-}
-
-static int read_shape(Import *x, Shape *s, fr_error *err) {
-    ImportShape of;
-    int status = import_read_shape(x, s->config, &of, err);
-    if (status) return status;
-    s->n_embd = of.n_embd, s->n_ff = of.n_ff;
-    s->n_head = of.n_head, s->n_head_kv = of.n_head_kv, s->head_dim = of.head_dim;
-    status = read_streams(x, s, err);
-    return status ? status : import_add_shape(x, EAGLE3, &of, 1, EAGLE3_ROPE_FACTORS, err);
-}
-
-static void set_keys(Import *x, const Shape *s) {
-    const struct {
-        const char *key, *from;
-    } flags[] = {{KEY(EAGLE3_KEY_NORM_BEFORE_RESIDUAL), "norm_before_residual"},
-                 {KEY(EAGLE3_KEY_NORM_OUTPUT), "norm_output"}};
-    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
-        bool is_set = json_is_true(json_object_get(s->config, flags[i].from)) ||
-                      json_is_true(json_object_get(json_object_get(s->config, "eagle_config"), flags[i].from));
-        if (is_set) gguf_set_bool(x->w, flags[i].key, true);
-    }
-    gguf_set_i32s(x->w, KEY(EAGLE3_KEY_LAYERS), s->streams, s->n_streams);
-}
-
-/* ---- tensors ---------------------------------------------------------------------------------------------- */
-
-/* Adds the norms before fc: one of all streams, or one of each, which become one tensor. */
-static int add_stream_norms(Import *x, const Shape *s, fr_error *err) {
-    int64_t n = x->target->hparams.n_embd;
-    if (published_find(x->from, "input_norm.weight")) {
-        gguf_set_bool(x->w, KEY(EAGLE3_KEY_NORM_BEFORE_FC), true);
-        return import_add(x, EAGLE3_STREAM_NORM, "input_norm.weight", s->n_streams * n, 0, NULL, err);
-    }
-    float *all;
-    if (!published_find(x->from, "fc_norm.0.weight")) return FR_OK;
-    gguf_set_bool(x->w, KEY(EAGLE3_KEY_NORM_EACH_STREAM), true);
-    int status = import_add_floats(x, EAGLE3_STREAM_NORM, s->n_streams * n, &all, err);
-    for (int32_t i = 0; i < s->n_streams && !status; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "fc_norm.%d.weight", i);
-        status = import_read_vector(x, name, n, all + i * n, err);
-    }
-    return status;
-}
-
-static int add_layer(Import *x, const Shape *s, fr_error *err) {
-    bool is_midlayer = published_find(x->from, "midlayer.self_attn.q_proj.weight") != NULL;
-    int64_t n = s->n_embd, q = s->n_head * s->head_dim, kv = s->n_head_kv * s->head_dim;
-    const struct {
-        const char *name, *from;
-        int64_t n_in, n_out;
-        ImportRows rows;
-    } tensors[] = {
-        {EAGLE3_TOKEN_NORM, "input_layernorm", n, 0, 0},
-        {EAGLE3_HIDDEN_NORM, "hidden_norm", n, 0, 0},
-        {EAGLE3_ATTN_Q, "self_attn.q_proj", 2 * n, q, IMPORT_ROWS_PAIRED},
-        {EAGLE3_ATTN_K, "self_attn.k_proj", 2 * n, kv, IMPORT_ROWS_PAIRED},
-        {EAGLE3_ATTN_V, "self_attn.v_proj", 2 * n, kv, 0},
-        {EAGLE3_ATTN_OUTPUT, "self_attn.o_proj", q, n, 0},
-        {EAGLE3_FFN_NORM, "post_attention_layernorm", n, 0, 0},
-        {EAGLE3_FFN_GATE, "mlp.gate_proj", n, s->n_ff, 0},
-        {EAGLE3_FFN_UP, "mlp.up_proj", n, s->n_ff, 0},
-        {EAGLE3_FFN_DOWN, "mlp.down_proj", s->n_ff, n, 0},
-    };
-    int status = FR_OK;
-    x->head_dim = s->head_dim;
-    for (size_t i = 0; i < sizeof tensors / sizeof *tensors && !status; i++) {
-        char from[96];
-        ImportTensor *t;
-        snprintf(from, sizeof from, "%s.%s.weight", is_midlayer ? "midlayer" : "layers.0", tensors[i].from);
-        status = import_add(x, tensors[i].name, from, tensors[i].n_in, tensors[i].n_out, &t, err);
-        if (!status) t->rows = tensors[i].rows;
-    }
-    return status;
-}
-
-int import_plan_eagle3(Import *x, fr_error *err) {
-    json_t *config = published_read_config(x->from);
-    Shape s = {.config = config};
-    int64_t width = x->target->hparams.n_embd;
-    int status = read_shape(x, &s, err);
-    if (!status) set_keys(x, &s);
-    if (!status) status = import_add(x, EAGLE3_FC ".weight", "fc.weight", s.n_streams * width, s.n_embd, NULL, err);
-    if (!status && published_find(x->from, "fc.bias"))
-        status = import_add(x, EAGLE3_FC ".bias", "fc.bias", s.n_embd, 0, NULL, err);
-    if (!status) status = add_stream_norms(x, &s, err);
-    if (!status) status = add_layer(x, &s, err);
-    if (!status) status = import_add(x, EAGLE3_OUTPUT_NORM, "norm.weight", s.n_embd, 0, NULL, err);
-    if (!status) status = import_add_head(x, EAGLE3_OUTPUT, s.n_embd, err);
-    if (!status) status = import_add_embedding(x, EAGLE3_EMBEDDING, s.n_embd, err);
-    json_decref(config);
-    return status;
-}

@@ -13,6 +13,7 @@
 #include "train/nets.h"
 
 #include "base/math_functions.h"
+#include "base/rng.h"
 #include "draft/learned/learned.h"
 #include "train/ops.h"
 
@@ -245,4 +246,27 @@ void head_loss_step(HeadLoss *h, const TrainSequence *seq, int32_t step, const r
     head_loss_rows(h, seq, step, h->x, h->C, w, info, dx ? h->dx : NULL, dw, dinfo, weight, sums);
     for (int32_t i = 0; dx && i < n; i++)
         for (int64_t k = 0; k < h->C; k++) dx[(positions[i] - step) * h->C + k] += h->dx[(i + skipped) * h->C + k];
+}
+
+/* ---- drawn places --------------------------------------------------------------------------------- */
+
+/* A position is taken with the probability of the places left among the positions left. */
+int32_t anchors_draw(const TrainSequence *seq, int32_t *positions, int32_t n, int32_t n_wanted) {
+    int32_t n_taken = 0;
+    if (n_wanted > n) n_wanted = n;
+    for (int32_t i = 0; i < n && n_taken < n_wanted; i++) {
+        double u = rng_uniform(seq->seed, RNG_ANCHORS, (uint64_t)seq->i_sequence, (uint32_t)i);
+        if (u * (n - i) < n_wanted - n_taken) positions[n_taken++] = positions[i];
+    }
+    return n_taken;
+}
+
+void anchors_add_sums(const TrainSums *drawn, double ratio, TrainSums *sums) {
+    sums->loss += ratio * drawn->loss;
+    if (sums->n_heads < drawn->n_heads) sums->n_heads = drawn->n_heads;
+    for (int32_t i = 0; i < drawn->n_heads; i++) {
+        sums->right[i] += drawn->right[i];
+        sums->of[i] += drawn->of[i];
+        for (int32_t k = 0; k < TRAIN_RANKS; k++) sums->at_rank[i][k] += drawn->at_rank[i][k];
+    }
 }

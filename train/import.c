@@ -21,7 +21,7 @@ static const ImportMethod methods[] = {
     {"eagle", "EAGLE-1 and EAGLE-2 (SafeAILab; yuhuili/EAGLE-*)", import_plan_eagle},
     {"medusa", "Medusa heads (FasterDecoding/medusa-*)", import_plan_medusa},
     {"hydra", "Hydra heads (zankner/Hydra), those without a prefix layer", import_plan_hydra},
-    {"eagle3", "EAGLE-3 and 3.1 (SafeAILab, SpecForge, speculators)", import_plan_eagle3},
+    {"eagle3", "EAGLE-3, 3.1 and P-EAGLE (SafeAILab, SpecForge, speculators)", import_plan_eagle3},
     {"dflash", "DFlash and DSpark (z-lab, speculators)", import_plan_dflash},
     {"redrafter", "Recurrent Drafter (apple/ml-recurrent-drafter)", import_plan_redrafter},
     {NULL, NULL, NULL},
@@ -300,8 +300,10 @@ static void read_row(const SafeTensor *s, int64_t row, int64_t n, float *out) {
 }
 
 int import_read_vector(Import *x, const char *name, int64_t n, float *out, fr_error *err) {
-    const SafeTensor *s;
-    int status = published_take(x->from, name, &n, 1, &s, err);
+    const SafeTensor *s = published_find(x->from, name);
+    const int64_t dims[] = {1, 1, n};
+    int n_dims = s && s->n_dims > 1 && s->n_dims <= 3 ? s->n_dims : 1;
+    int status = published_take(x->from, name, dims + 3 - n_dims, n_dims, &s, err);
     if (status) return status;
     read_row(s, 0, n, out);
     if (finite_floats(out, n)) return FR_OK;

@@ -113,7 +113,7 @@ int import_add_zeros(Import *x, const char *name, int64_t n, fr_error *err);
 /* Adds a vector, or a map of tokens (GGUF_MAP), which the plan fills in. */
 int import_add_floats(Import *x, const char *name, int64_t n, float **out, fr_error *err);
 int import_add_map(Import *x, int64_t n, int64_t **out, fr_error *err);
-/* Takes a vector of the checkpoint and reads it. */
+/* Takes a vector of the checkpoint, which may have dimensions of 1 before its own, and reads it. */
 int import_read_vector(Import *x, const char *name, int64_t n, float *out, fr_error *err);
 /* If the checkpoint has an embedding of that name, takes it, and refuses one that is not the target's. */
 int import_check_embedding(Import *x, const char *name, fr_error *err);

@@ -68,6 +68,13 @@ void head_loss_at(HeadLoss *h, const TrainSequence *seq, const int32_t *position
 void head_loss_step(HeadLoss *h, const TrainSequence *seq, int32_t step, const real *x, const real *w, const real *info,
                     real *dx, real *dw, real *dinfo, double weight, TrainSums *sums);
 
+/* For networks that learn only from some places of a sequence, which are drawn anew whenever it is learned.
+ * anchors_draw keeps n_wanted of n ascending positions, each set of them with the same probability, and returns how many
+ * there are. anchors_add_sums adds what they gave, `ratio` being that of all places to those drawn: their loss is an
+ * estimate of the loss at all places. It does not count predictions in `n`. */
+int32_t anchors_draw(const TrainSequence *seq, int32_t *positions, int32_t n, int32_t n_wanted);
+void anchors_add_sums(const TrainSums *drawn, double ratio, TrainSums *sums);
+
 /* Returns the share of a step in the loss of a sequence. */
 double head_loss_share(const HeadLoss *h, int32_t step);
 
@@ -194,6 +201,7 @@ typedef struct UnrollShape {
     bool has_head_norms; /* queries and keys have norms */
     bool has_biases;     /* queries, keys and values have biases */
     bool gates_output;   /* as in LayerSpec */
+    int32_t n_anchors;   /* of the chains that go on, only so many do, which are drawn; 0: all */
 } UnrollShape;
 
 /* The tensors, in this order. Those of a later layer follow: the same from UNROLL_Q to UNROLL_ATTN_NORM, then its fc
@@ -244,7 +252,8 @@ typedef struct UnrollActs {
     int32_t max_length;
     Arena arena;
     real *cos_sin;             /* [T][n_rot/2][2] by position */
-    int32_t *entries, *chains; /* [T] all positions, and those whose chain goes on beyond the first step */
+    int32_t *entries, *chains; /* [T] all positions, and those whose chain goes on beyond the first step, n_chains */
+    int32_t n_chains, n_candidates; /* these, and how many of them were drawn from (n_anchors) */
     UnrollStep steps[UNROLL_MAX_STEPS];
     real *angles, *delta;                /* [n][n_rot/2][2], [n][C] of the current step */
     real *dx, *dnormed, *dattended, *dq; /* [n][C] twice, [n][H*D] twice */
@@ -313,9 +322,12 @@ extern const NetClass eagle_net_class;
  * steps read only the last output. */
 extern const NetClass lyanna_net_class;
 
-/* EAGLE-3's layer. */
+/* EAGLE-3's layers. */
 typedef struct Eagle3Net {
-    UnrollShape layer;   /* with reads_pairs; its C and rope are the drafter's own */
+    UnrollShape layer; /* the first one, with reads_pairs; its C and rope are the drafter's own */
+    int32_t n_later;   /* layers after it */
+    int32_t block,
+        mask; /* P-EAGLE: tokens that a forward predicts, at least n_steps, and the mask token; block 0: none */
     int32_t V, n_target; /* the target's vocabulary and width */
     int32_t n_streams;
     bool has_fc_bias;
@@ -334,7 +346,7 @@ typedef struct Eagle3Net {
     const GgufTensor *embedding; /* `embd` in its type */
 } Eagle3Net;
 
-extern const NetClass eagle3_net_class;
+extern const NetClass eagle3_net_class; /* its parts are in eagle3_net.h */
 
 /* Layers for multi-token prediction (mtp_net.c). */
 enum { MTP_MAX_LAYERS = 4 };

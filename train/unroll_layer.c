@@ -116,27 +116,28 @@ static const char acts_name[] = "a layer's activations; choose a smaller --lengt
 /* Takes the arrays of one step's forward pass, and of the gradients that later steps leave in it. */
 static int take_step(UnrollActs *a, const UnrollShape *s, int32_t step, fr_error *err) {
     int64_t T = a->max_length, C = s->C, F = ff_of(s, step), Q = q_dim(s), K = kv_dim(s);
+    int64_t n = step && s->n_anchors && s->n_anchors < T ? s->n_anchors : T;
     UnrollStep *p = &a->steps[step];
     const ArenaItem items[] = {
-        ARENA_ITEM(&p->pair, T * 2 * C),
-        ARENA_ITEM(&p->x, T * C),
-        ARENA_ITEM(&p->attn_normed, T * C),
-        ARENA_ITEM(&p->attn_rms, T),
-        ARENA_ITEM(&p->q, T * Q),
-        ARENA_ITEM(&p->k, T * K),
-        ARENA_ITEM(&p->v, T * K),
-        ARENA_ITEM(&p->attended, T * Q),
-        ARENA_ITEM(&p->probs, s->n_head * T * (T + step)),
-        ARENA_ITEM(&p->x_mid, T * C),
-        ARENA_ITEM(&p->ffn_rms, T),
-        ARENA_ITEM(&p->ffn_normed, T * C),
-        ARENA_ITEM(&p->gate, T * F),
-        ARENA_ITEM(&p->up, T * F),
-        ARENA_ITEM(&p->hidden, T * F),
+        ARENA_ITEM(&p->pair, n * 2 * C),
+        ARENA_ITEM(&p->x, n * C),
+        ARENA_ITEM(&p->attn_normed, n * C),
+        ARENA_ITEM(&p->attn_rms, n),
+        ARENA_ITEM(&p->q, n * Q),
+        ARENA_ITEM(&p->k, n * K),
+        ARENA_ITEM(&p->v, n * K),
+        ARENA_ITEM(&p->attended, n * Q),
+        ARENA_ITEM(&p->probs, s->n_head * n * (T + step)),
+        ARENA_ITEM(&p->x_mid, n * C),
+        ARENA_ITEM(&p->ffn_rms, n),
+        ARENA_ITEM(&p->ffn_normed, n * C),
+        ARENA_ITEM(&p->gate, n * F),
+        ARENA_ITEM(&p->up, n * F),
+        ARENA_ITEM(&p->hidden, n * F),
         ARENA_ITEM(&p->f, T * C),
         ARENA_ITEM(&p->df, T * C),
-        ARENA_ITEM(&p->dk, T * K),
-        ARENA_ITEM(&p->dv, T * K),
+        ARENA_ITEM(&p->dk, n * K),
+        ARENA_ITEM(&p->dv, n * K),
     };
     const ArenaItem of_norms[] = {ARENA_ITEM(&p->q_raw, T * Q), ARENA_ITEM(&p->q_rms, T * s->n_head),
                                   ARENA_ITEM(&p->k_raw, T * K), ARENA_ITEM(&p->k_rms, T * s->n_head_kv)};
@@ -199,6 +200,9 @@ void unroll_choose_rows(const UnrollShape *s, UnrollActs *a, const TrainSequence
     int32_t n = 0;
     for (int32_t t = 0; t < seq->T; t++)
         if (goes_on(s, seq, t)) a->chains[n++] = t;
+    a->n_candidates = n;
+    if (s->n_anchors) n = anchors_draw(seq, a->chains, n, s->n_anchors);
+    a->n_chains = n;
     for (int32_t i = 0; i < s->n_steps; i++) {
         UnrollStep *p = &a->steps[i];
         p->chains = i ? a->chains : a->entries;

@@ -38,7 +38,6 @@
 #define acts_name NET_NAME(acts_name)
 #define add_to NET_NAME(add_to)
 #define embedding_of NET_NAME(embedding_of)
-#define find_slots NET_NAME(find_slots)
 #define has_slot NET_NAME(has_slot)
 #define keeps NET_NAME(keeps)
 #define n_of_layer NET_NAME(n_of_layer)
@@ -70,6 +69,7 @@
 #include "train/space_net.c"
 #undef NET
 #define NET eagle3
+#include "train/eagle3_layers.c"
 #include "train/eagle3_net.c"
 #undef NET
 #define NET dflash
@@ -99,7 +99,6 @@
 #undef acts_name
 #undef add_to
 #undef embedding_of
-#undef find_slots
 #undef has_slot
 #undef keeps
 #undef n_of_layer

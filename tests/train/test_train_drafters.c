@@ -43,14 +43,14 @@ static const UnrollShape layer = {.C = C,
                                   .fuses_token = true,
                                   .state_gradient = 1};
 
-static NetCase cases[48];
+static NetCase cases[52];
 static int n_cases;
 static MedusaNet medusas[2];
 static HydraNet hydra;
 static RedrafterNet redrafter;
 static UnrollNet eagles[5], lyannas[15];
 static SpaceNet spaces[3];
-static Eagle3Net eagle3s[5];
+static Eagle3Net eagle3s[8];
 static DflashNet dflashes[9];
 static MtpNet mtps[4];
 static const Model mtp_target = {.hparams = {.n_layer = 2}};
@@ -189,6 +189,16 @@ static void add_own_vocabulary(Eagle3Net *net, const char *what, const HeadLossO
     net->loss.n_own = 5;
 }
 
+/* P-EAGLE. */
+static void add_blocks(Eagle3Net *net, const char *what, const HeadLossOptions *loss, int32_t width, int32_t n_later,
+                       int32_t n_anchors) {
+    add_eagle3(net, what, loss, width);
+    net->n_later = n_later;
+    net->block = loss->n_steps;
+    net->mask = 5;
+    net->layer.n_anchors = n_anchors;
+}
+
 /* With two layers; a block predicts at three places. */
 static void add_dflash(DflashNet *net, const char *what, const HeadLossOptions *loss, bool from_anchor) {
     *net = (DflashNet){.C = C,
@@ -287,7 +297,11 @@ static int make_cases(void **state) {
     add_eagle3(&eagle3s[2], "eagle3, the target's LM head, a bias of fc", &one_step, C);
     add_own_vocabulary(&eagle3s[3], "eagle3, a vocabulary of its own", &soft_labels);
     add_own_vocabulary(&eagle3s[4], "eagle3, the same with hard labels", &hard_tokens);
+    add_eagle3(&eagle3s[5], "eagle3, three layers", &weighted_tokens, C);
+    add_blocks(&eagle3s[6], "eagle3, blocks", &soft_labels, C, 0, 1000);
+    add_blocks(&eagle3s[7], "eagle3, blocks, two layers, drawn anchors, a width of its own", &weighted_tokens, 8, 1, 4);
     eagle3s[4].loss.tv_weight = 0.4;
+    eagle3s[5].n_later = 2, eagle3s[5].continues_normed = true;
     add_dflash(&dflashes[0], "dflash", &soft_labels, true);
     add_dflash(&dflashes[1], "dflash, drawn anchors, masks that predict their own place", &weighted_tokens, false);
     add_dflash(&dflashes[2], "dflash, causal, one layer, no norms of heads, hard labels", &hard_tokens, false);
@@ -314,6 +328,8 @@ static int make_cases(void **state) {
     eagle3s[0].norms_streams = eagle3s[0].keeps_normed = true;
     eagle3s[1].norms_each = eagle3s[1].continues_normed = true;
     eagle3s[2].has_own_output = false, eagle3s[2].has_fc_bias = true;
+    eagle3s[6].norms_streams = eagle3s[6].has_fc_bias = true;
+    eagle3s[7].norms_each = eagle3s[7].keeps_normed = true;
     return 0;
 }
 

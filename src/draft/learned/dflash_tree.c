@@ -7,27 +7,12 @@
 
 #include <math.h>
 
-/* Finds the `n_most` tokens that are most probable at a position after a path, best first, from d->logits. They go to
- * place i of d->tokens and d->log_p. `path` is NULL if the tokens on it are unknown. Returns their number. */
-static int32_t find_top(Dflash *d, const LearnedMember *m, const int32_t *path, int32_t n_path, int32_t i,
-                        int32_t n_most) {
-    return learned_top(&d->learned, m->sequence, path, n_path, d->logits, n_most, d->tokens + i * d->n_ranks,
-                       d->log_p + i * d->n_ranks);
-}
-
 /* Grows the tree of products. Position i is row `first` + i. */
 static void grow_products(Dflash *d, const LearnedMember *m, int32_t first) {
-    int32_t n_tokens[DFLASH_MAX_SLOTS], n_levels = dflash_n_levels(d, m);
-    for (int32_t i = 0; i < n_levels; i++) {
-        learned_spread(&d->learned, executor_logits(d->layers.executor, first + i), d->logits);
-        n_tokens[i] = find_top(d, m, NULL, i, i, d->n_ranks);
-    }
-    const ProductRanks ranks = {.n_levels = n_levels,
-                                .n_ranks = d->n_ranks,
-                                .tokens = d->tokens,
-                                .log_p = d->log_p,
-                                .n_tokens = n_tokens};
-    learned_grow_products(&ranks, m->budget, d->learned.base.source, m->tree);
+    const float *logits[DFLASH_MAX_SLOTS];
+    int32_t n_levels = dflash_n_levels(d, m);
+    for (int32_t i = 0; i < n_levels; i++) logits[i] = executor_logits(d->layers.executor, first + i);
+    learned_grow_block(&d->learned, m, logits, n_levels, &(BlockRanks){d->n_ranks, d->tokens, d->log_p, d->logits});
 }
 
 /* Finds at most n_most children for a node, with the Markov head or the selector. Returns their number. */
@@ -39,7 +24,8 @@ static int32_t expand(Dflash *d, const LearnedMember *m, int32_t first, int32_t 
     if (d->markov.rank) logits = markov_head_logits(&d->markov, m->tree, node, hidden, logits);
     learned_spread(&d->learned, logits, d->logits);
     if (d->selector.rank) token_selector_apply(&d->selector, token, hidden, d->logits);
-    int32_t n = find_top(d, m, path, n_path, node, n_most);
+    int32_t n = learned_top(&d->learned, m->sequence, path, n_path, d->logits, n_most, d->tokens + node * d->n_ranks,
+                            d->log_p + node * d->n_ranks);
     if (d->markov.rank &&
         !d->learned.sequences[m->sequence].is_drawing) /* drawn tokens have psi, which is not an estimate */
         markov_head_correct(&d->markov, token, hidden, d->log_p + node * d->n_ranks, n);

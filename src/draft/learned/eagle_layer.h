@@ -47,15 +47,18 @@ int eagle_plan(Eagle *d, const char *method, const EaglePlan *plan, const Drafte
 int eagle_open_layer(Eagle *d, const char *method, const EntryQueueOptions *input, fr_error *err);
 void eagle_release(Eagle *d); /* everything but the struct itself, after a failure as well */
 
+enum { EAGLE3_MAX_LAYERS = 16 }; /* published drafters have 1 or 4 */
+
 /* The keys that only the files of eagle3 have (learned_files.h). */
 typedef struct Eagle3Keys {
     const Gguf *gguf;
     const Model *target;
     StreamList streams;
     bool norms_before_fc, norms_each_stream, keeps_normed, continues_normed;
+    int32_t block, mask; /* block 0: the layers continue from their own output */
 } Eagle3Keys;
 
-/* Reads and checks the keys of such a file for that target; *h is the shape of its layer. */
+/* Reads and checks the keys of such a file for that target; *h is the shape of its layers. */
 int eagle3_read_keys(Hparams *h, Eagle3Keys *k, const DrafterFile *f, const Model *target, fr_error *err);
 
 /* The functions of a DrafterClass. */

@@ -23,6 +23,8 @@
  *
  * Layers that attend to states of the target (dflash) have entries without results: only keys and values.
  *
+ * The rows of a block (eagle3) depend on nothing but the entries before them, so they run in the same forward.
+ *
  * Several layers (`mtp`). Layer k > 1 runs on the same entries after layer k - 1, whose feature it reads in the place
  * of h, with the token k places after that of h. Each layer has an executor, and entry i has the same position in all.
  *
@@ -76,6 +78,7 @@ static int open_layers(EntryQueue *q, OneLayer *first, fr_error *err) {
 int entry_queue_open(EntryQueue *q, LearnedDrafter *learned, OneLayer *layer, const EntryQueueOptions *options,
                      fr_error *err) {
     fr_assert(options->max_rows >= ENTRY_QUEUE_LENGTH && options->n_later < ENTRY_QUEUE_LENGTH / 2);
+    fr_assert(!options->mask.streams || (options->streams.n && !options->streams.only_stores && !options->n_later));
     *q = (EntryQueue){.learned = learned,
                       .options = *options,
                       .n_layers = 1 + options->n_later,
@@ -289,6 +292,22 @@ static int32_t n_rows_of(const EntryQueue *q, const EntryRun *r, int32_t k, bool
     return n > 0 ? n : 0;
 }
 
+/* Sets the rows of the block of a run after row n_rows - 1, which is its last entry if it has any. Returns the number
+ * of rows with them. */
+static int32_t pack_masks(EntryQueue *q, const EntryRun *r, int32_t n_rows, bool has_entries) {
+    EntrySequence *s = r->sequence;
+    s->first_mask = n_rows;
+    for (int32_t i = 0; i < s->n_masks; i++, n_rows++) {
+        learned_write(q->streams, n_rows * q->width, q->options.mask.streams, q->width);
+        q->rows[n_rows] = (Row){.token = q->options.mask.token,
+                                .sequence = s->kv,
+                                .parent = i || has_entries ? n_rows - 1 : -1,
+                                .want_logits = true};
+        q->row_ids[n_rows] = n_rows;
+    }
+    return n_rows;
+}
+
 /* Sets the rows of layer k for n_runs runs. Returns their number. */
 static int32_t pack(EntryQueue *q, int32_t k, int32_t n_runs, bool has_results) {
     int32_t n_rows = 0, n_before = 0;
@@ -308,6 +327,7 @@ static int32_t pack(EntryQueue *q, int32_t k, int32_t n_runs, bool has_results) 
             q->rows[n_rows - 1].want_logits = k == 0 && q->options.wants_logits;
         }
         if (k > 0) n_before += n_rows_of(q, r, k - 1, has_results);
+        if (has_results) n_rows = pack_masks(q, r, n_rows, n > 0);
     }
     return n_rows;
 }
@@ -326,16 +346,17 @@ static void take_results(EntryQueue *q, int32_t k, EntrySequence *s, int32_t las
 
 static int run_layer(EntryQueue *q, int32_t k, int32_t n_runs, bool has_results, fr_error *err) {
     int status = FR_OK;
-    for (const EntryRun *r = q->runs; r < q->runs + n_runs && !status; r++)
-        status = cached_kv_reserve(&q->cached[k], r->sequence->kv, n_rows_of(q, r, k, has_results), err);
-    int32_t n_rows = status ? 0 : pack(q, k, n_runs, has_results), end = 0;
+    for (const EntryRun *r = q->runs; r < q->runs + n_runs && !status; r++) {
+        int32_t n_masks = has_results ? r->sequence->n_masks : 0;
+        status = cached_kv_reserve(&q->cached[k], r->sequence->kv, n_rows_of(q, r, k, has_results) + n_masks, err);
+    }
+    int32_t n_rows = status ? 0 : pack(q, k, n_runs, has_results), first = 0;
     if (n_rows) status = forward(q, k, n_rows, err);
     for (const EntryRun *r = q->runs; r < q->runs + n_runs && !status; r++) {
-        int32_t n = n_rows_of(q, r, k, has_results);
-        end += n;
-        if (n == 0) continue;
-        if (has_results) take_results(q, k, r->sequence, end - 1);
-        executor_commit(executor_of(q, k), r->sequence->kv, q->row_ids + end - n, n);
+        int32_t n = n_rows_of(q, r, k, has_results), n_masks = has_results ? r->sequence->n_masks : 0;
+        if (n && has_results) take_results(q, k, r->sequence, first + n - 1);
+        if (n + n_masks) executor_commit(executor_of(q, k), r->sequence->kv, q->row_ids + first, n);
+        first += n + n_masks;
     }
     return status;
 }
@@ -370,12 +391,12 @@ static int run(EntryQueue *q, int32_t n_runs, bool has_results, fr_error *err) {
     return status;
 }
 
-/* Runs the queues of n sequences, which fit into max_rows, in one forward of each layer. */
+/* Runs the queues of n sequences, which fit into max_rows, in one forward of each layer, and their blocks with them. */
 static int run_together(EntryQueue *q, const int32_t *sequences, int32_t n, fr_error *err) {
     int32_t n_runs = 0;
     for (int32_t i = 0; i < n; i++) {
         EntrySequence *s = &q->sequences[sequences[i]];
-        if (s->n_queued > s->n_seen) q->runs[n_runs++] = (EntryRun){.sequence = s};
+        if (s->n_queued > s->n_seen || s->n_masks) q->runs[n_runs++] = (EntryRun){.sequence = s};
     }
     return run(q, n_runs, true, err);
 }

@@ -43,12 +43,14 @@ enum { ENTRY_QUEUE_LENGTH = 32 };
 typedef struct EntrySequence {
     int32_t kv; /* its id in each executor */
     bool begun;
-    float *feature;   /* [n_layers][H] each layer's output for the last entry that it has run */
-    float *input;     /* [H] the first layer's input for the last entry */
-    float *logits;    /* [V] the first layer's logits of the last entry; NULL: not wanted */
-    int32_t n_queued; /* entries that a layer has not run yet */
-    int32_t n_seen;   /* how many of them, from the first on, were in the last proposal */
-    bool has_gap;     /* entries are missing after the first n_whole tokens */
+    float *feature;     /* [n_layers][H] each layer's output for the last entry that it has run */
+    float *input;       /* [H] the first layer's input for the last entry */
+    float *logits;      /* [V] the first layer's logits of the last entry; NULL: not wanted */
+    int32_t n_masks;    /* rows of a block in the next proposal, of which the caller sets the number */
+    int32_t first_mask; /* their first row in the executor, after that proposal */
+    int32_t n_queued;   /* entries that a layer has not run yet */
+    int32_t n_seen;     /* how many of them, from the first on, were in the last proposal */
+    bool has_gap;       /* entries are missing after the first n_whole tokens */
     int32_t n_whole;
     int32_t n_kept;  /* entries of a sequence of the cache; it holds fewer if those that had run were dropped */
     int32_t *tokens; /* [ENTRY_QUEUE_LENGTH] */
@@ -67,6 +69,13 @@ typedef struct EntryStreams {
     bool only_stores;            /* the layers read no pairs: each stores keys and values of norm g (executor_store) */
 } EntryStreams;
 
+/* The rows of a block (draft_eagle3.c), which follow the last entry of a sequence in the forward of a proposal. All of
+ * them read this token and these streams, and have logits; the KV cache forgets them at once. */
+typedef struct EntryMask {
+    int32_t token;
+    const float *streams; /* [n][H of the target]; NULL: there are none */
+} EntryMask;
+
 /* A layer that runs after the first one on the same entries (layer_entries.c), in the order of the list. It reads the
  * feature of the layer before it in the place of the target's hidden state, and the token one place later. */
 typedef struct LaterLayer {
@@ -80,10 +89,11 @@ typedef struct EntryQueueOptions {
     const Linear *fc;  /* computes the input of an entry: fc [E(token) ; hidden], or fc hidden */
     bool reads_tokens; /* fc reads the token, too; the three pointers below need it */
     bool wants_logits;
-    int32_t max_rows;                      /* rows of a forward; >= ENTRY_QUEUE_LENGTH */
+    int32_t max_rows; /* rows of a forward; >= ENTRY_QUEUE_LENGTH, with masks enough for all that draft together */
     const float *token_norm, *hidden_norm; /* [H] RMS norms of the two parts before fc; NULL: none */
     const GgufTensor *embedding;           /* E, in memory of the caller; NULL: the embedding of the target */
     EntryStreams streams;
+    EntryMask mask;          /* needs streams, and no later layers */
     const LaterLayer *later; /* [n_later] borrowed while the queue is opened */
     int32_t n_later;         /* < ENTRY_QUEUE_LENGTH / 2 */
 } EntryQueueOptions;
@@ -172,8 +182,8 @@ int stream_list_ask(const StreamList *list, bool counts_outputs, const LearnedDr
                     fr_error *err);
 
 enum {
-    DFLASH_MAX_LAYERS = 64, /* published drafters have 3 to 8 */
-    DFLASH_MAX_SLOTS = 64   /* of a block; published drafters have 7 to 16 */
+    DFLASH_MAX_LAYERS = 64,              /* published drafters have 3 to 8 */
+    DFLASH_MAX_SLOTS = LEARNED_MAX_BLOCK /* of a block; published drafters have 7 to 16 */
 };
 
 /* The keys that only the files of dflash have (learned_files.h). */

@@ -173,6 +173,18 @@ void learned_grow_products(const ProductRanks *r, int32_t budget, int32_t source
     }
 }
 
+void learned_grow_block(LearnedDrafter *d, const LearnedMember *m, const float *const *logits, int32_t n_levels,
+                        const BlockRanks *r) {
+    int32_t n_tokens[LEARNED_MAX_BLOCK];
+    for (int32_t i = 0; i < n_levels; i++) {
+        int32_t at = i * r->n_ranks;
+        learned_spread(d, logits[i], r->logits);
+        n_tokens[i] = learned_top(d, m->sequence, NULL, i, r->logits, r->n_ranks, r->tokens + at, r->log_p + at);
+    }
+    const ProductRanks ranks = {n_levels, r->n_ranks, r->tokens, r->log_p, n_tokens};
+    learned_grow_products(&ranks, m->budget, d->base.source, m->tree);
+}
+
 /* ---- a proposal ----------------------------------------------------------------------------------- */
 
 int learned_propose(Drafter *drafter, const int32_t *sequences, const int32_t *budgets, Tree *const *trees, int n,

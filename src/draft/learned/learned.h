@@ -225,6 +225,20 @@ typedef struct ProductRanks {
  * product of its tokens' probabilities. */
 void learned_grow_products(const ProductRanks *r, int32_t budget, int32_t source, Tree *t);
 
+/* Memory for learned_grow_block. */
+typedef struct BlockRanks {
+    int32_t n_ranks; /* candidates of each position */
+    int32_t *tokens; /* [n_levels][n_ranks] */
+    double *log_p;   /* [n_levels][n_ranks] */
+    float *logits;   /* [n_vocab of the target] */
+} BlockRanks;
+enum { LEARNED_MAX_BLOCK = 64 }; /* positions */
+
+/* Grows such a tree from the predictions of a block: logits[i] [head.n] are those of position i, whose tokens do not
+ * depend on each other. */
+void learned_grow_block(LearnedDrafter *d, const LearnedMember *m, const float *const *logits, int32_t n_levels,
+                        const BlockRanks *r);
+
 /* ---- the masks of `space` (draft_space.c) ----------------------------------------------------------- */
 
 /* Mask `mask` (from 0) of the group after a node. */

@@ -167,19 +167,25 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
  * are. The names of keys follow EAGLE3; in a published file they have no prefix before it.
  *
  *   S number of the target's layers that are read, T hidden size of the target, D size of the drafter's vocabulary
+ *   L number of layers, which is 1 in llama.cpp's files
  *
- * Keys: those of a layer of the architecture llama (embedding_length H, feed_forward_length F, attention.*, rope.*),
+ * Keys: those of layers of the architecture llama (block_count L, embedding_length H, feed_forward_length F,
+ *   attention.*, rope.*),
  *   eagle3.target_layers         S numbers of layers that have run when a stream is read; extract_layers in older files
  *   eagle3.target_hidden_size    T
  *   eagle3.norm_before_residual  the residual stream of the layer begins with the normed hidden state
  *   eagle3.norm_before_fc        the streams have a norm before fc
  *   eagle3.norm_each_stream      that norm is one of each stream; not in published files
  *   eagle3.norm_output           the layer continues from its output after the final norm; not in published files
+ *   eagle3.block_size            P-EAGLE: tokens that one forward predicts; not in files of llama.cpp, as the next one
+ *   eagle3.mask_token_id         P-EAGLE: the token of all rows of a block but the first
  * Tensors:
  *   fc.weight [H][S T], fc.bias [H] (optional), enc.output_norm.weight [S T], with a norm before fc
  *   blk.0.attn_norm.weight [H] of the embedding, blk.0.attn_norm_2.weight [H] of the hidden state
  *   blk.0.attn_q, _k, _v.weight, which read 2H numbers, the embedding first; heads rotate pairs of neighbours
  *   blk.0.attn_output.weight, blk.0.ffn_norm.weight [H], blk.0.ffn_gate, _up, _down.weight
+ *   blk.<layer>.*, for later layers: the same without attn_norm_2; q, k and v read H numbers, the norm of its input
+ *   mask_hidden.weight [S T], P-EAGLE: the streams of these rows
  *   output_norm.weight [H], output.weight [D][H] and token_embd.weight [V][H]; without them the target's are used
  *   d2t [D], I64, optional: the target's token for each of the drafter's tokens; without it D = V
  *   rope_freqs.weight, optional */
@@ -191,19 +197,14 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
 #define EAGLE3_KEY_NORM_BEFORE_FC "norm_before_fc"
 #define EAGLE3_KEY_NORM_EACH_STREAM "norm_each_stream"
 #define EAGLE3_KEY_NORM_OUTPUT "norm_output"
+#define EAGLE3_KEY_BLOCK "block_size"
+#define EAGLE3_KEY_MASK "mask_token_id"
 
 #define EAGLE3_FC "fc" /* .weight; .bias is optional */
 #define EAGLE3_STREAM_NORM "enc.output_norm.weight"
-#define EAGLE3_TOKEN_NORM "blk.0.attn_norm.weight"
+#define EAGLE3_LAYER "blk.%d.%s" /* printf format that takes the layer and a name such as LAYER_ATTN_NORM */
 #define EAGLE3_HIDDEN_NORM "blk.0.attn_norm_2.weight"
-#define EAGLE3_ATTN_Q "blk.0.attn_q.weight"
-#define EAGLE3_ATTN_K "blk.0.attn_k.weight"
-#define EAGLE3_ATTN_V "blk.0.attn_v.weight"
-#define EAGLE3_ATTN_OUTPUT "blk.0.attn_output.weight"
-#define EAGLE3_FFN_NORM "blk.0.ffn_norm.weight"
-#define EAGLE3_FFN_GATE "blk.0.ffn_gate.weight"
-#define EAGLE3_FFN_UP "blk.0.ffn_up.weight"
-#define EAGLE3_FFN_DOWN "blk.0.ffn_down.weight"
+#define EAGLE3_MASK_HIDDEN "mask_hidden.weight"
 #define EAGLE3_OUTPUT_NORM "output_norm.weight"
 #define EAGLE3_OUTPUT "output.weight"
 #define EAGLE3_EMBEDDING "token_embd.weight"
