@@ -1,6 +1,6 @@
-/* test_draft_eagle3.c - unit tests of the drafter eagle3 with random weights: compares its trees with its layer in
- * double precision, each node by itself over its own path, for files in the published layout and in ours; steps with
- * prompts; the text in the engine; and files that do not fit. */
+/* test_draft_eagle3.c - unit tests of the drafter eagle3 with random weights: compares its trees with its layers in
+ * double precision, each node or place of a block by itself over its own path, for files in the published layout and in
+ * ours; steps with prompts; the text in the engine; and files that do not fit. */
 #include "learned_rig.h"
 #include "plain_layer.h"
 
@@ -17,19 +17,21 @@
 #define OTHER "build/eagle3-other.gguf"
 #define BROKEN "build/eagle3-broken.gguf"
 
-enum { T = 64, V = 300, N_TEXT = 14, MAX_STREAMS = 3, MAX_H = 64, MAX_KV = 48 };
+enum { T = 64, V = 300, N_TEXT = 14, MAX_STREAMS = 3, MAX_H = 64, MAX_LAYERS = 3, MAX_BLOCK = 5 };
 
 static Gguf *target_gguf;
 static Weights *target;
 static float *embeddings, *output; /* [V][T] */
 
-/* The layouts. H is the layer's own width, n_tokens the size of its vocabulary, and 0 that of the target. */
+/* The layouts. H is the layers' own width, n_tokens the size of their vocabulary, and 0 that of the target. n_more is
+ * the number of layers after the first. block: P-EAGLE, with the mask token; 0: none. */
 typedef struct File {
     const char *path;
     TensorType type;
     int32_t H, n_head, n_kv, dim, ff, n_tokens;
     bool is_published, has_output, has_embedding, norms_before_fc, norms_each, keeps_normed, continues_normed;
     bool has_rope_factors;
+    int32_t n_more, n_named, block, mask; /* n_named: the number of layers that its key names; 0: as many as it has */
     int32_t n_streams, streams[MAX_STREAMS];
 } File;
 
@@ -72,14 +74,62 @@ static const File files[] = {
      .continues_normed = true,
      .n_streams = 3,
      .streams = {1, 0, 2}},
+    {.path = "build/eagle3-3.gguf",
+     .type = TYPE_F32,
+     .H = 48,
+     .n_head = 3,
+     .n_kv = 1,
+     .dim = 16,
+     .ff = 64,
+     .n_tokens = 150,
+     .is_published = true,
+     .has_output = true,
+     .has_embedding = true,
+     .n_more = 2,
+     .n_streams = 2,
+     .streams = {0, 2}},
+    {.path = "build/eagle3-4.gguf",
+     .type = TYPE_F32,
+     .H = 64,
+     .n_head = 4,
+     .n_kv = 2,
+     .dim = 16,
+     .ff = 80,
+     .n_tokens = 120,
+     .is_published = true,
+     .has_output = true,
+     .norms_before_fc = true,
+     .n_more = 1,
+     .block = 5,
+     .mask = 7,
+     .n_streams = 3,
+     .streams = {0, 1, 2}},
+    {.path = "build/eagle3-5.gguf",
+     .type = TYPE_F16,
+     .H = 64,
+     .n_head = 2,
+     .n_kv = 1,
+     .dim = 24,
+     .ff = 64,
+     .keeps_normed = true,
+     .has_rope_factors = true,
+     .block = 4,
+     .mask = V - 1,
+     .n_streams = 2,
+     .streams = {2, 1}},
 };
 enum { N_FILES = sizeof files / sizeof *files };
+
+typedef struct LayerWeights {
+    float *attn_norm, *q, *k, *v, *o, *norm, *gate, *up, *down; /* attn_norm of the first layer: of the embedding */
+} LayerWeights;
 
 typedef struct FileWeights {
     const File *file;
     LearnedRig rig;
     Rope rope;
-    float *fc, *stream_norm, *token_norm, *hidden_norm, *q, *k, *v, *o, *norm, *gate, *up, *down, *output_norm;
+    LayerWeights layers[MAX_LAYERS];
+    float *fc, *stream_norm, *hidden_norm, *output_norm, *mask_hidden;
     float *output, *embedding, *factors;
     int64_t map[V];
 } FileWeights;
@@ -103,7 +153,9 @@ static void set_keys(const File *f, LearnedRig *r) {
     snprintf(layers, sizeof layers, "%s%s", prefix, f->is_published ? "extract_layers" : "target_layers");
     snprintf(base, sizeof base, "%srope.freq_base", prefix);
     snprintf(eps, sizeof eps, "%sattention.layer_norm_rms_epsilon", prefix);
-    set_int(f, r, "block_count", 1);
+    set_int(f, r, "block_count", (uint32_t)(f->n_named ? f->n_named : 1 + f->n_more));
+    if (f->block) set_int(f, r, "block_size", (uint32_t)f->block);
+    if (f->block && f->mask >= 0) set_int(f, r, "mask_token_id", (uint32_t)f->mask);
     set_int(f, r, "context_length", 2048);
     set_int(f, r, "embedding_length", (uint32_t)f->H);
     set_int(f, r, "feed_forward_length", (uint32_t)f->ff);
@@ -122,20 +174,33 @@ static void set_keys(const File *f, LearnedRig *r) {
     set_bool(f, r, "norm_output", f->continues_normed);
 }
 
+static float *add_of_layer(const File *f, FileWeights *w, int32_t i, const char *what, int32_t n_in, int32_t n_out,
+                           double std) {
+    char name[64];
+    snprintf(name, sizeof name, "blk.%d.%s.weight", (int)i, what);
+    return learned_rig_tensor(&w->rig, name, n_out ? f->type : TYPE_F32, n_in, n_out, std);
+}
+
+static void add_layer(const File *f, FileWeights *w, int32_t i) {
+    int32_t H = f->H, in = i ? H : 2 * H, q = f->n_head * f->dim, kv = f->n_kv * f->dim;
+    w->layers[i] = (LayerWeights){.attn_norm = add_of_layer(f, w, i, "attn_norm", H, 0, 1),
+                                  .q = add_of_layer(f, w, i, "attn_q", in, q, 0.1),
+                                  .k = add_of_layer(f, w, i, "attn_k", in, kv, 0.1),
+                                  .v = add_of_layer(f, w, i, "attn_v", in, kv, 0.1),
+                                  .o = add_of_layer(f, w, i, "attn_output", q, H, 0.12),
+                                  .norm = add_of_layer(f, w, i, "ffn_norm", H, 0, 1),
+                                  .gate = add_of_layer(f, w, i, "ffn_gate", H, f->ff, 0.1),
+                                  .up = add_of_layer(f, w, i, "ffn_up", H, f->ff, 0.1),
+                                  .down = add_of_layer(f, w, i, "ffn_down", f->ff, H, 0.1)};
+}
+
 static void add_tensors(const File *f, FileWeights *w) {
     LearnedRig *r = &w->rig;
-    int32_t H = f->H, q = f->n_head * f->dim, kv = f->n_kv * f->dim, D = f->n_tokens ? f->n_tokens : V;
+    int32_t H = f->H, D = f->n_tokens ? f->n_tokens : V;
     w->fc = learned_rig_tensor(r, "fc.weight", f->type, f->n_streams * T, H, 0.05);
-    w->token_norm = learned_rig_tensor(r, "blk.0.attn_norm.weight", TYPE_F32, H, 0, 1);
     w->hidden_norm = learned_rig_tensor(r, "blk.0.attn_norm_2.weight", TYPE_F32, H, 0, 1);
-    w->q = learned_rig_tensor(r, "blk.0.attn_q.weight", f->type, 2 * H, q, 0.1);
-    w->k = learned_rig_tensor(r, "blk.0.attn_k.weight", f->type, 2 * H, kv, 0.1);
-    w->v = learned_rig_tensor(r, "blk.0.attn_v.weight", f->type, 2 * H, kv, 0.1);
-    w->o = learned_rig_tensor(r, "blk.0.attn_output.weight", f->type, q, H, 0.12);
-    w->norm = learned_rig_tensor(r, "blk.0.ffn_norm.weight", TYPE_F32, H, 0, 1);
-    w->gate = learned_rig_tensor(r, "blk.0.ffn_gate.weight", f->type, H, f->ff, 0.1);
-    w->up = learned_rig_tensor(r, "blk.0.ffn_up.weight", f->type, H, f->ff, 0.1);
-    w->down = learned_rig_tensor(r, "blk.0.ffn_down.weight", f->type, f->ff, H, 0.1);
+    for (int32_t i = 0; i <= f->n_more; i++) add_layer(f, w, i);
+    if (f->block) w->mask_hidden = learned_rig_tensor(r, "mask_hidden.weight", TYPE_F32, f->n_streams * T, 0, 1);
     w->output_norm = learned_rig_tensor(r, "output_norm.weight", TYPE_F32, H, 0, 1);
     if (f->norms_before_fc || f->norms_each)
         w->stream_norm = learned_rig_tensor(r, "enc.output_norm.weight", TYPE_F32, f->n_streams * T, 0, 1);
@@ -203,12 +268,12 @@ static int close_all(void **state) {
     return 0;
 }
 
-/* ---- the layer in double precision ------------------------------------------------------------------ */
+/* ---- the layers in double precision ----------------------------------------------------------------- */
 
-/* An entry, or a node of the tree. */
+/* An entry, a node of the tree, or a row of a block. */
 typedef struct Place {
     double log_p[V], feature[MAX_H];
-    PlainKv kv; /* after the entry before, or the parent */
+    PlainKv kv[MAX_LAYERS]; /* after the entry before, or the parent */
 } Place;
 
 static void find_logits(const FileWeights *w, const double *normed, double *log_p) {
@@ -221,58 +286,127 @@ static void find_logits(const FileWeights *w, const double *normed, double *log_
     for (int32_t i = 0; i < D; i++) log_p[f->n_tokens ? w->map[i] : i] = own[i];
 }
 
-static void make_place(const FileWeights *w, const Place *before, int32_t token, const double *hidden, Place *out) {
+/* Adds what layer i makes of its input `in`, of n_in numbers, to the residual stream x. */
+static void run_layer(const FileWeights *w, int32_t i, const double *in, int32_t n_in, PlainKv *kv, double *x) {
     const File *f = w->file;
+    const LayerWeights *l = &w->layers[i];
     const PlainHeads heads = {f->n_head, f->n_kv, f->dim};
     int32_t H = f->H, n_q = f->n_head * f->dim, n_kv = f->n_kv * f->dim;
-    double pair[2 * MAX_H], x[MAX_H], y[MAX_H], q[MAX_H], attended[MAX_H];
-    plain_kv_begin(&out->kv, before ? &before->kv : NULL);
+    double y[MAX_H], q[MAX_H], attended[MAX_H];
+    learned_rig_linear(l->q, NULL, in, n_in, n_q, q);
+    learned_rig_linear(l->k, NULL, in, n_in, n_kv, kv->k);
+    learned_rig_linear(l->v, NULL, in, n_in, n_kv, kv->v);
+    plain_rotate_pairs(&w->rope, q, f->n_head, f->dim, kv->position);
+    plain_rotate_pairs(&w->rope, kv->k, f->n_kv, f->dim, kv->position);
+    plain_kv_round(kv, heads);
+    plain_attend(heads, kv, q, attended);
+    learned_rig_linear(l->o, NULL, attended, n_q, H, y);
+    for (int32_t k = 0; k < H; k++) x[k] += y[k];
+    plain_norm(l->norm, x, H, 1e-6, y);
+    plain_feed_forward((PlainFeedForward){l->gate, l->up, l->down, H, f->ff}, y, y);
+    for (int32_t k = 0; k < H; k++) x[k] += y[k];
+}
+
+static void make_place(const FileWeights *w, const Place *before, int32_t token, const double *hidden, Place *out) {
+    const File *f = w->file;
+    int32_t H = f->H;
+    double pair[2 * MAX_H], x[MAX_H], y[MAX_H];
+    for (int32_t i = 0; i <= f->n_more; i++) plain_kv_begin(&out->kv[i], before ? &before->kv[i] : NULL);
     for (int32_t i = 0; i < H; i++)
         pair[i] = (double)(f->has_embedding ? w->embedding[token * H + i] : embeddings[token * H + i]);
-    plain_norm(w->token_norm, pair, H, 1e-6, pair);
+    plain_norm(w->layers[0].attn_norm, pair, H, 1e-6, pair);
     plain_norm(w->hidden_norm, hidden, H, 1e-6, pair + H);
     for (int32_t i = 0; i < H; i++) x[i] = f->keeps_normed ? pair[H + i] : hidden[i];
-    learned_rig_linear(w->q, NULL, pair, 2 * H, n_q, q);
-    learned_rig_linear(w->k, NULL, pair, 2 * H, n_kv, out->kv.k);
-    learned_rig_linear(w->v, NULL, pair, 2 * H, n_kv, out->kv.v);
-    plain_rotate_pairs(&w->rope, q, f->n_head, f->dim, out->kv.position);
-    plain_rotate_pairs(&w->rope, out->kv.k, f->n_kv, f->dim, out->kv.position);
-    plain_kv_round(&out->kv, heads);
-    plain_attend(heads, &out->kv, q, attended);
-    learned_rig_linear(w->o, NULL, attended, n_q, H, y);
-    for (int32_t i = 0; i < H; i++) x[i] += y[i];
-    plain_norm(w->norm, x, H, 1e-6, y);
-    plain_feed_forward((PlainFeedForward){w->gate, w->up, w->down, H, f->ff}, y, y);
-    for (int32_t i = 0; i < H; i++) x[i] += y[i];
+    run_layer(w, 0, pair, 2 * H, &out->kv[0], x);
+    for (int32_t i = 1; i <= f->n_more; i++) {
+        plain_norm(w->layers[i].attn_norm, x, H, 1e-6, y);
+        run_layer(w, i, y, H, &out->kv[i], x);
+    }
     plain_norm(w->output_norm, x, H, 1e-6, y);
     memcpy(out->feature, f->continues_normed ? y : x, sizeof out->feature);
     find_logits(w, y, out->log_p);
 }
 
+/* Makes a place from streams, [n_streams][T], which are overwritten. */
+static void make_place_of_streams(const FileWeights *w, const Place *before, int32_t token, double *streams,
+                                  Place *out) {
+    const File *f = w->file;
+    double g[MAX_H];
+    for (int32_t k = 0; k < f->n_streams && f->norms_each; k++)
+        plain_norm(w->stream_norm + k * T, streams + k * T, T, 1e-6, streams + k * T);
+    if (f->norms_before_fc) plain_norm(w->stream_norm, streams, f->n_streams * T, 1e-6, streams);
+    learned_rig_linear(w->fc, NULL, streams, f->n_streams * T, f->H, g);
+    make_place(w, before, token, g, out);
+}
+
 /* Makes an entry from the streams of the target after each number of layers, [3][T]. */
 static void make_entry(const FileWeights *w, const Place *before, int32_t token, double streams[3][T], Place *out) {
-    const File *f = w->file;
-    double all[MAX_STREAMS * T], g[MAX_H];
-    for (int32_t k = 0; k < f->n_streams; k++) {
-        memcpy(all + k * T, streams[f->streams[k]], sizeof streams[0]);
-        if (f->norms_each) plain_norm(w->stream_norm + k * T, all + k * T, T, 1e-6, all + k * T);
+    double all[MAX_STREAMS * T];
+    for (int32_t k = 0; k < w->file->n_streams; k++)
+        memcpy(all + k * T, streams[w->file->streams[k]], sizeof streams[0]);
+    make_place_of_streams(w, before, token, all, out);
+}
+
+/* Makes the entries of a text, which are n - 1. */
+static void make_entries(const FileWeights *w, const int32_t *text, int32_t n, Place *entries) {
+    static double streams[N_TEXT][3][T];
+    learned_rig_read_streams(target, text, n, streams[0][0]);
+    for (int32_t t = 0; t < n - 1; t++) make_entry(w, t ? &entries[t - 1] : NULL, text[t + 1], streams[t], &entries[t]);
+}
+
+/* Makes the places of a block: the first one is the last entry. */
+static void make_block(const FileWeights *w, const Place *last, Place *block) {
+    block[0] = *last;
+    for (int32_t i = 1; i < w->file->block; i++) {
+        double streams[MAX_STREAMS * T];
+        for (int32_t k = 0; k < w->file->n_streams * T; k++) streams[k] = (double)w->mask_hidden[k];
+        make_place_of_streams(w, i > 1 ? &block[i - 1] : last, w->file->mask, streams, &block[i]);
     }
-    if (f->norms_before_fc) plain_norm(w->stream_norm, all, f->n_streams * T, 1e-6, all);
-    learned_rig_linear(w->fc, NULL, all, f->n_streams * T, f->H, g);
-    make_place(w, before, token, g, out);
 }
 
 static void follow(const void *plain, const void *before, int32_t token, void *place) {
     make_place(plain, before, token, ((const Place *)before)->feature, place);
 }
 
-static void trees_are_those_of_the_plain_layer(void **state) {
+/* The best products of a block's predictions. */
+static void find_products(const Place *block, int32_t depth, int32_t top, int32_t budget, int32_t pending, Tree *out) {
+    double sums[TREE_MAX_NODES] = {0};
+    int32_t n_children[TREE_MAX_NODES] = {0}, tokens[MAX_BLOCK][16];
+    for (int32_t i = 0; i < depth; i++) learned_rig_best_tokens(block[i].log_p, V, top, tokens[i]);
+    tree_reset(out, pending);
+    while (out->n <= budget) {
+        int32_t best = -1;
+        double best_sum = -INFINITY;
+        for (int32_t i = 0; i < out->n; i++) {
+            int32_t at = out->nodes[i].depth;
+            if (at == depth || n_children[i] == top) continue;
+            double sum = sums[i] + block[at].log_p[tokens[at][n_children[i]]];
+            if (sum > best_sum) best = i, best_sum = sum;
+        }
+        if (best < 0) return;
+        int32_t token = tokens[out->nodes[best].depth][n_children[best]++];
+        sums[tree_add(out, best, token, (float)exp(best_sum), 0)] = best_sum;
+    }
+}
+
+/* Makes the tree that file f drafts after a text. */
+static void plain_tree(int f, const int32_t *text, int32_t n, int32_t depth, int32_t top, int32_t budget, Tree *out) {
+    static Place entries[N_TEXT], block[MAX_BLOCK];
+    make_entries(&weights[f], text, n, entries);
+    if (files[f].block) {
+        make_block(&weights[f], &entries[n - 2], block);
+        find_products(block, depth < files[f].block ? depth : files[f].block, top, budget, text[n - 1], out);
+        return;
+    }
+    learned_rig_search(&(LearnedSearch){V, depth, top, budget, follow, sizeof(Place), &weights[f], &entries[n - 2]},
+                       text[n - 1], out);
+}
+
+static void trees_are_those_of_the_plain_layers(void **state) {
     (void)state;
-    static const struct { int32_t depth, top; } shapes[] = {{1, 4}, {4, 1}, {3, 3}, {5, 8}};
+    static const struct { int32_t depth, top; } shapes[] = {{1, 4}, {4, 1}, {3, 3}, {0, 8}};
     static const int32_t budgets[] = {60, 2, 17};
-    static Place entries[3][N_TEXT];
     static Tree want[3];
-    static double streams[N_TEXT][3][T];
     LearnedReader reader;
     learned_rig_open_reader(&reader, target);
     for (int f = 0; f < N_FILES; f++)
@@ -285,12 +419,7 @@ static void trees_are_those_of_the_plain_layer(void **state) {
                 int32_t text[N_TEXT], n = N_TEXT - 2 * i;
                 rig_tokens(50 + (uint64_t)i, V, text, n);
                 learned_rig_feed(&reader, d, i + 1, text, n, 3 + i);
-                learned_rig_read_streams(target, text, n, streams[0][0]);
-                for (int32_t t = 0; t < n - 1; t++)
-                    make_entry(&weights[f], t ? &entries[i][t - 1] : NULL, text[t + 1], streams[t], &entries[i][t]);
-                learned_rig_search(&(LearnedSearch){V, shapes[k].depth, shapes[k].top, budgets[i], follow,
-                                                    sizeof(Place), &weights[f], &entries[i][n - 2]},
-                                   text[n - 1], &want[i]);
+                plain_tree(f, text, n, shapes[k].depth ? shapes[k].depth : 5, shapes[k].top, budgets[i], &want[i]);
             }
             learned_rig_check_proposals(d, want, budgets, V, spec);
             drafter_close(d);
@@ -303,11 +432,20 @@ static void expect_near(const char *spec, const char *what, int32_t i, double is
     fail_msg("%s: %s %d is %.9g instead of %.9g", spec, what, i, is, want);
 }
 
-/* The layer's output and logits for the last entry, in the backend that computes in double precision. */
-static void one_forward_has_the_numbers_of_the_plain_layer(void **state) {
+static void expect_logits(int f, const char *what, const float *logits, const Place *want) {
+    int32_t D = files[f].n_tokens ? files[f].n_tokens : V;
+    double log_p[V];
+    for (int32_t i = 0; i < D; i++) log_p[i] = (double)logits[i];
+    learned_rig_log_softmax(log_p, D);
+    for (int32_t i = 0; i < D; i++)
+        expect_near(files[f].path, what, i, log_p[i], want->log_p[files[f].n_tokens ? weights[f].map[i] : i]);
+}
+
+/* The layers' output and logits for the last entry, and the logits of a block, in the backend that computes in double
+ * precision. */
+static void one_forward_has_the_numbers_of_the_plain_layers(void **state) {
     (void)state;
-    static Place entries[N_TEXT];
-    static double streams[N_TEXT][3][T];
+    static Place entries[N_TEXT], block[MAX_BLOCK];
     Weights *exact = rig_weights_in(&backend_reference, target_gguf), *fast = target;
     int32_t text[N_TEXT];
     rig_tokens(77, V, text, N_TEXT);
@@ -322,24 +460,44 @@ static void one_forward_has_the_numbers_of_the_plain_layer(void **state) {
         const Eagle *e = (const Eagle *)d;
         learned_rig_feed(&reader, d, 0, text, N_TEXT, 4);
         rig_propose(d, 0, text[N_TEXT - 1], 9, V, &tree);
-        learned_rig_read_streams(target, text, N_TEXT, streams[0][0]);
-        for (int32_t t = 0; t < N_TEXT - 1; t++)
-            make_entry(&weights[f], t ? &entries[t - 1] : NULL, text[t + 1], streams[t], &entries[t]);
+        make_entries(&weights[f], text, N_TEXT, entries);
         const Place *last = &entries[N_TEXT - 2];
         const EntrySequence *s = &e->entries.sequences[0];
-        int32_t D = e->entries.shape->n_vocab;
-        double log_p[V];
-        for (int32_t i = 0; i < D; i++) log_p[i] = (double)s->logits[i];
-        learned_rig_log_softmax(log_p, D);
-        for (int32_t i = 0; i < files[f].H; i++)
+        assert_int_equal(e->entries.shape->n_vocab, files[f].n_tokens ? files[f].n_tokens : V);
+        for (int32_t i = 0; i < files[f].H && !files[f].block; i++)
             expect_near(spec, "feature", i, (double)s->feature[i], last->feature[i]);
-        for (int32_t i = 0; i < D; i++)
-            expect_near(spec, "log p", i, log_p[i], last->log_p[files[f].n_tokens ? weights[f].map[i] : i]);
+        expect_logits(f, "log p", s->logits, last);
+        if (files[f].block) make_block(&weights[f], last, block);
+        for (int32_t i = 1; i < files[f].block; i++)
+            expect_logits(f, "log p of a block", executor_logits(e->layer.executor, s->first_mask + i - 1), &block[i]);
         drafter_close(d);
         learned_rig_close_reader(&reader);
     }
     target = fast;
     rig_weights_close(exact);
+}
+
+/* A proposal is one forward of the layers, with the entries that wait; a second one without new tokens is equal. */
+static void a_block_is_one_forward(void **state) {
+    (void)state;
+    static Tree trees[2];
+    LearnedReader reader;
+    int32_t text[N_TEXT];
+    rig_tokens(8, V, text, N_TEXT);
+    learned_rig_open_reader(&reader, target);
+    Drafter *d = learned_rig_open_drafter(&reader, "eagle3:file=build/eagle3-4.gguf", 1);
+    const Eagle *e = (const Eagle *)d;
+    const EntrySequence *s = &e->entries.sequences[0];
+    learned_rig_feed(&reader, d, 0, text, N_TEXT, 4);
+    assert_int_equal(s->n_queued, N_TEXT - 1);
+    for (int i = 0; i < 2; i++) {
+        rig_propose(d, 0, text[N_TEXT - 1], 30, V, &trees[i]);
+        assert_int_equal(s->first_mask, i ? 0 : N_TEXT - 1); /* after the entries, in the same forward */
+        assert_int_equal(executor_sequence_length(e->layer.executor, s->kv), N_TEXT - 1);
+    }
+    rig_assert_same_tree(&trees[0], &trees[1], "again");
+    drafter_close(d);
+    learned_rig_close_reader(&reader);
 }
 
 /* layers=outputs reads the streams after the layers that the list names, not before them. */
@@ -380,18 +538,23 @@ static void a_step_leads_where_the_prompt_leads(void **state) {
 static void idle_steps_leave_whole_entries(void **state) {
     (void)state;
     learned_rig_check_idle(target, "eagle3:file=build/eagle3-0.gguf");
+    learned_rig_check_idle(target, "eagle3:file=build/eagle3-4.gguf");
 }
 
 static void sequences_draft_together_as_each_by_itself(void **state) {
     (void)state;
     learned_rig_check_together(target, "eagle3:file=build/eagle3-0.gguf,depth=3,top=4");
     learned_rig_check_together(target, "eagle3:file=build/eagle3-2.gguf,depth=2,top=3");
+    learned_rig_check_together(target, "eagle3:file=build/eagle3-3.gguf,depth=2,top=3");
+    learned_rig_check_together(target, "eagle3:file=build/eagle3-4.gguf,top=4");
 }
 
 static void the_text_is_the_plain_one(void **state) {
     (void)state;
     learned_rig_check_lossless(TARGET, "eagle3:file=build/eagle3-0.gguf,depth=4,top=5");
     learned_rig_check_lossless(TARGET, "eagle3:file=build/eagle3-2.gguf,tree=static,depth=3,top=4");
+    learned_rig_check_lossless(TARGET, "eagle3:file=build/eagle3-3.gguf,depth=3,top=4");
+    learned_rig_check_lossless(TARGET, "eagle3:file=build/eagle3-4.gguf");
 }
 
 /* A drafter of `forerun train --init`, written before it has learned anything, drafts as the file that it began from:
@@ -474,6 +637,20 @@ static void spoil_token(File *f, FileWeights *w) { (void)f, w->map[3] = V; }
 static void spoil_twice(File *f, FileWeights *w) { (void)f, w->map[9] = w->map[2]; }
 static void spoil_heads(File *f, FileWeights *w) { (void)w, f->n_kv = 3; }
 static void spoil_head(File *f, FileWeights *w) { (void)w, f->has_output = false; }
+static void spoil_layers(File *f, FileWeights *w) { (void)w, f->n_named = 17; }
+static void spoil_second(File *f, FileWeights *w) { (void)w, f->n_named = 2; }
+static void spoil_block(File *f, FileWeights *w) { (void)w, f->block = 17; }
+static void spoil_mask(File *f, FileWeights *w) { (void)w, f->block = 4, f->mask = V; }
+static void spoil_no_mask(File *f, FileWeights *w) { (void)w, f->block = 4, f->mask = -1; }
+static void spoil_mask_hidden(File *f, FileWeights *w) {
+    (void)f;
+    learned_rig_tensor(&w->rig, "mask_hidden.weight", TYPE_F32, 3 * T, 0, 1);
+}
+static void spoil_no_mask_hidden(File *f, FileWeights *w) {
+    (void)f;
+    gguf_set_u32(w->rig.w, "eagle3.block_size", 4);
+    gguf_set_u32(w->rig.w, "eagle3.mask_token_id", 4);
+}
 static void spoil_tensor(File *f, FileWeights *w) {
     (void)f;
     learned_rig_tensor(&w->rig, "blk.0.attn_q.bias", TYPE_F32, 64, 0, 1);
@@ -495,6 +672,14 @@ static void files_that_do_not_fit_are_refused(void **state) {
     refuse(spoil_twice, "item 9 of tensor d2t");
     refuse(spoil_heads, "evenly");
     refuse(spoil_head, "tensor output.weight is missing");
+    refuse(spoil_layers, "block_count");
+    refuse(spoil_second, "tensor blk.1.attn_norm.weight is missing");
+    refuse(spoil_block, "block_size");
+    refuse(spoil_mask, "mask_token_id");
+    refuse(spoil_no_mask, "mask_token_id");
+    refuse(spoil_mask_hidden, "another version");
+    refuse(spoil_no_mask_hidden, "tensor mask_hidden.weight is missing");
+    refuse_file("eagle3:file=build/eagle3-4.gguf,tree=static", "has no static trees");
     refuse(spoil_tensor, "another version");
     refuse(spoil_key, "sliding_window");
     refuse(spoil_vocabulary, "2 tokens");
@@ -504,8 +689,9 @@ static void files_that_do_not_fit_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(trees_are_those_of_the_plain_layer),
-        cmocka_unit_test(one_forward_has_the_numbers_of_the_plain_layer),
+        cmocka_unit_test(trees_are_those_of_the_plain_layers),
+        cmocka_unit_test(one_forward_has_the_numbers_of_the_plain_layers),
+        cmocka_unit_test(a_block_is_one_forward),
         cmocka_unit_test(a_list_of_outputs_is_one_layer_later),
         cmocka_unit_test(a_step_leads_where_the_prompt_leads),
         cmocka_unit_test(idle_steps_leave_whole_entries),
