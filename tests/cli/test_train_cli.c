@@ -148,6 +148,32 @@ static void eagle3_resumes_exactly_and_drafts(void **state) {
                1, "cannot be continued with these options: its --hot-tokens is another");
 }
 
+/* The same with blocks, whose anchors a resumed run draws again. A file that goes on has the block of the first one. */
+static void eagle3_with_blocks_resumes_exactly_and_drafts(void **state) {
+    (void)state;
+    const char *command = EAGLE3 "--chain parallel --depth 2 --steps-ahead 4 --anchors 3 --mask-token 9 "
+                                 "--checkpoint-every 4",
+               *next = "train eagle3 -m " VOCAB " --data " DATA " --valid 0 --length 16 --force -o " DIR
+                       "/blocks.gguf --steps 1 --init " OUT " 2>&1 ";
+    cli_expect(command, 0, " tokens/s");
+    train_rig_shell("mv " OUT " " DIR "/whole.gguf");
+    assert_true(train_rig_run_with_kills(DIR, command, OUT ".checkpoint", "--resume") > 0);
+    train_rig_shell("cmp " OUT " " DIR "/whole.gguf");
+    cli_expect("inspect --tensors " OUT, 0, "mask_hidden.weight");
+    cli_expect("compare -m " VOCAB " -p 'the cat' -n 8 --ctx 16 --draft eagle3:file=" OUT, 0, "identical");
+    cli_expect(next, 0, " tokens/s");
+    train_rig_shell("mv " DIR "/blocks.gguf " OUT);
+    cli_expect("compare -m " VOCAB " -p 'the cat' -n 8 --ctx 16 --draft eagle3:file=" OUT, 0, "identical");
+    static const char *const options[][2] = {{"--chain serial", "its --chain is another"},
+                                             {"--depth 3", "its --depth is another"},
+                                             {"--mask-token 8", "its --mask-token is another"}};
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        char line[512];
+        snprintf(line, sizeof line, "%s%s", next, options[i][0]);
+        cli_expect(line, 1, options[i][1]);
+    }
+}
+
 /* A file without its target's fingerprint is one that others published. The program notes once that the target is
  * quantised. */
 static void a_published_file_notes_a_quantised_target(void **state) {
@@ -499,6 +525,14 @@ static void it_refuses_with_a_reason(void **state) {
         {"train eagle3 -m " VOCAB " --data " DATA " -o " OUT " --hot-tokens 300", 2,
          "--hot-tokens=300 must be less than the 300 tokens"},
         {"train eagle3 -m " VOCAB " --data " DATA " -o " OUT " --hot-tokens 30 --lm-head target", 2, "has no effect"},
+        {"train eagle3 -m " VOCAB " --data " DATA " -o " OUT " --anchors 30", 2,
+         "--anchors has no effect without --chain parallel"},
+        {"train eagle3 -m " VOCAB " --data " DATA " -o " OUT " --mask-token 7 --chain serial", 2,
+         "--mask-token has no effect without --chain parallel"},
+        {"train eagle3 -m " VOCAB " --data " DATA " -o " OUT " --mask-token 300 --chain parallel", 2,
+         "has 300 tokens, counted from 0"},
+        {"train eagle3 -m " VOCAB " --data " DATA " -o " OUT " --depth 17", 2, "must be an integer from 1 to 16"},
+        {"train eagle3 -m " VOCAB " --data " DATA " -o " OUT " --step-weights 1,1", 2, "2 weights for 3 steps ahead"},
         {"train redrafter --help", 0, "recurrent head for a target"},
         {"train hydra --help", 0, "Hydra's heads for a target"},
         {"train space --help", 0, "SPACE's mask tokens for a target"},
@@ -576,6 +610,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(kill_and_resume_change_no_byte),
         cmocka_unit_test(a_drafter_resumes_too_and_drafts),
         cmocka_unit_test(eagle3_resumes_exactly_and_drafts),
+        cmocka_unit_test(eagle3_with_blocks_resumes_exactly_and_drafts),
         cmocka_unit_test(a_published_file_notes_a_quantised_target),
         cmocka_unit_test(dflash_resumes_exactly_and_drafts),
         cmocka_unit_test(dspark_resumes_exactly_and_drafts),

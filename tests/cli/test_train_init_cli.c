@@ -49,6 +49,7 @@ static void training_continues_from_the_file(void **state) {
                                           "eagle",
                                           "eagle --rank 32",
                                           "eagle3 --hot-tokens 64 --stream-norm each",
+                                          "eagle3 --depth 2 --chain parallel --anchors 6",
                                           "dflash --depth 1 --block 4",
                                           "redrafter",
                                           "redrafter --start embedding --blocks 1",

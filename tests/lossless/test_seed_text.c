@@ -55,6 +55,7 @@ static const Case cases[] = {
     {"lyanna:file=build/all-lyanna-gate.gguf", {"recursive", "typical"}, NULL, false},
     {"space:file=build/all-space.gguf", ANY, NULL, false},
     {"eagle3:file=build/all-eagle3.gguf", ANY, NULL, true},
+    {"eagle3:file=build/all-eagle3-blocks.gguf", ANY, "grammar", true},
     {"dflash:file=build/all-dflash.gguf", ANY, "grammar", true},
     {"dflash:file=build/all-dflash-markov.gguf", ANY, "grammar", true},
     {"dflash:file=build/all-dflash-2.gguf", ANY, "grammar", true},

@@ -45,6 +45,7 @@ const char *const all_drafters[] = {
     "lyanna:file=build/all-lyanna-gate.gguf",
     "space:file=build/all-space.gguf",
     "eagle3:file=build/all-eagle3.gguf",
+    "eagle3:file=build/all-eagle3-blocks.gguf",
     "dflash:file=build/all-dflash.gguf",
     "dflash:file=build/all-dflash-markov.gguf",
     "dflash:file=build/all-dflash-2.gguf",
@@ -227,8 +228,8 @@ static void write_lyanna(const Weights *target, bool has_gate, const char *path)
     finish(&r, path);
 }
 
-/* A file as others publish it. */
-static void write_eagle3(const Weights *target) {
+/* A file as others publish it; or with two layers, and P-EAGLE. */
+static void write_eagle3(const Weights *target, bool has_blocks, const char *path) {
     static const Part parts[] = {
         {"fc.weight", 2 * H, H, 0.07},
         {"blk.0.attn_norm.weight", H, 0, 1},
@@ -245,6 +246,19 @@ static void write_eagle3(const Weights *target) {
         {"output.weight", H, V / 2, 0.3},
         {NULL, 0, 0, 0},
     };
+    static const Part of_blocks[] = {
+        {"blk.1.attn_norm.weight", H, 0, 1},
+        {"blk.1.attn_q.weight", H, H, 0.12},
+        {"blk.1.attn_k.weight", H, KV, 0.12},
+        {"blk.1.attn_v.weight", H, KV, 0.12},
+        {"blk.1.attn_output.weight", H, H, 0.12},
+        {"blk.1.ffn_norm.weight", H, 0, 1},
+        {"blk.1.ffn_gate.weight", H, FF, 0.1},
+        {"blk.1.ffn_up.weight", H, FF, 0.1},
+        {"blk.1.ffn_down.weight", FF, H, 0.1},
+        {"mask_hidden.weight", 2 * H, 0, 1},
+        {NULL, 0, 0, 0},
+    };
     static const int32_t layers[] = {1, 2};
     static int64_t tokens[V / 2];
     LearnedRig r;
@@ -252,7 +266,7 @@ static void write_eagle3(const Weights *target) {
     gguf_writer_free(r.w);
     r.w = gguf_writer_new();
     set_text(&r, "general.architecture", "eagle3");
-    set_int(&r, "eagle3.block_count", 1);
+    set_int(&r, "eagle3.block_count", has_blocks ? 2 : 1);
     set_int(&r, "eagle3.context_length", 2048);
     set_int(&r, "eagle3.embedding_length", H);
     set_int(&r, "eagle3.feed_forward_length", FF);
@@ -264,7 +278,12 @@ static void write_eagle3(const Weights *target) {
     for (int32_t i = 0; i < V / 2; i++) tokens[i] = 2 * i + 1;
     gguf_add_map(r.w, tokens, V / 2);
     add_parts(&r, parts);
-    finish(&r, "build/all-eagle3.gguf");
+    if (has_blocks) {
+        set_int(&r, "eagle3.block_size", 4);
+        set_int(&r, "eagle3.mask_token_id", 3);
+        add_parts(&r, of_blocks);
+    }
+    finish(&r, path);
 }
 
 /* Adds the convolutions of the layers of DFlash 2, and its selector. */
@@ -414,7 +433,8 @@ void all_drafters_write_for(const char *path) {
     write_lyanna(target, false, "build/all-lyanna.gguf");
     write_lyanna(target, true, "build/all-lyanna-gate.gguf");
     write_space(target);
-    write_eagle3(target);
+    write_eagle3(target, false, "build/all-eagle3.gguf");
+    write_eagle3(target, true, "build/all-eagle3-blocks.gguf");
     write_dflash(target, DFLASH_1, "build/all-dflash.gguf");
     write_dflash(target, DFLASH_MARKOV, "build/all-dflash-markov.gguf");
     write_dflash(target, DFLASH_2, "build/all-dflash-2.gguf");

@@ -122,6 +122,9 @@ static const Job table[] = {
     {.name = "train hydra", .line = "train hydra " TRAIN "--steps-ahead 2 --lm-head target", TRAINED},
     {.name = "train space", .line = "train space " TRAIN "--steps-ahead 2", TRAINED},
     {.name = "train eagle3", .line = "train eagle3 " TRAIN "--ff 32 --hot-tokens 40 --layers 1,0", TRAINED},
+    {.name = "train eagle3 with blocks",
+     .line = "train eagle3 " TRAIN "--ff 32 --depth 2 --chain parallel --anchors 4 --layers 1,0",
+     TRAINED},
     {.name = "train dflash",
      .line = "train dflash " TRAIN "--ff 32 --depth 1 --block 3 --anchors 4 --layers 1,0 --conv-taps 2 --conv-group 8 "
              "--selector-rank 3",

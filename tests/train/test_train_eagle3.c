@@ -1,6 +1,6 @@
-/* test_train_eagle3.c - the trained layer of eagle3: the drafter that opens the file computes what the network
- * computes, at every step of its own outputs; training lowers the loss; the file is laid out as others publish it, and
- * is read again into the parameters that wrote it. */
+/* test_train_eagle3.c - the trained layers of eagle3: the drafter that opens the file computes what the network
+ * computes, at every step of its own outputs or place of a block; training lowers the loss; the file is laid out as
+ * others publish it, and is read again into the parameters that wrote it. */
 #include "learned_rig.h"
 #include "random_model.h"
 #include "trainer_rig.h"
@@ -18,7 +18,7 @@
 #define TARGET "build/train-eagle3-target.gguf"
 #define FILE_PATH "build/train-eagle3.gguf"
 
-enum { N_TEXT = 14, DEPTH = 3, LENGTH = 40, N_SEQUENCES = 4, MAX_TENSORS = 16, V = 300, H = 64, N_OWN = 90 };
+enum { N_TEXT = 14, DEPTH = 3, LENGTH = 40, N_SEQUENCES = 4, MAX_TENSORS = 32, V = 300, H = 64, N_OWN = 90 };
 
 static Gguf *gguf;
 static FrozenTarget frozen; /* computes the target's hidden states for the tests */
@@ -68,6 +68,7 @@ static int end(void **state) {
 
 typedef struct Variant {
     bool has_own_output, norms_streams, norms_each, keeps_normed, continues_normed, has_own_vocabulary;
+    int32_t n_later, n_anchors; /* n_anchors: P-EAGLE; 0: none */
 } Variant;
 
 static Eagle3Net net_of(const Variant *v) {
@@ -81,7 +82,11 @@ static Eagle3Net net_of(const Variant *v) {
                              .rope = &rope,
                              .n_steps = DEPTH,
                              .reads_pairs = true,
-                             .state_gradient = 1},
+                             .state_gradient = 1,
+                             .n_anchors = v->n_anchors},
+                   .n_later = v->n_later,
+                   .block = v->n_anchors ? DEPTH : 0,
+                   .mask = 11,
                    .V = V,
                    .n_target = H,
                    .n_streams = 3,
@@ -174,9 +179,13 @@ static void check_tree(const Eagle3Net *net) {
 
 /* ---- tests -------------------------------------------------------------------------------------- */
 
-static const Variant variants[] = {{.has_own_output = true, .norms_streams = true},
-                                   {.has_own_output = true, .has_own_vocabulary = true},
-                                   {.norms_each = true, .keeps_normed = true, .continues_normed = true}};
+static const Variant variants[] = {
+    {.has_own_output = true, .norms_streams = true},
+    {.has_own_output = true, .has_own_vocabulary = true},
+    {.norms_each = true, .keeps_normed = true, .continues_normed = true},
+    {.has_own_output = true, .n_later = 2},
+    {.has_own_output = true, .norms_streams = true, .n_anchors = 1000},
+    {.norms_each = true, .has_own_vocabulary = true, .has_own_output = true, .n_later = 1, .n_anchors = 9}};
 
 static void the_drafter_computes_what_was_trained(void **state) {
     (void)state;
