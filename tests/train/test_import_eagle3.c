@@ -1,6 +1,6 @@
 /* test_import_eagle3.c - `forerun import-drafter eagle3`: the same weights as llama.cpp's GGUF file and as a folder of
- * safetensors, in the layouts of SafeAILab and of speculators, draft the same; checkpoints that do not fit are
- * refused. */
+ * safetensors, in the layouts of SafeAILab and of speculators, draft the same, with further layers and P-EAGLE's blocks
+ * as well; checkpoints that do not fit are refused. */
 #include "learned_rig.h"
 
 #include "cli_rig.h"
@@ -45,8 +45,11 @@ typedef struct Layout {
     bool is_speculators;
     const char *list; /* of the target's layers; NULL: there is none */
     int32_t streams[S];
-    bool has_far_token; /* an offset in d2t leads out of the vocabulary */
-    const char *extra;  /* a tensor more; NULL: none */
+    bool has_far_token;   /* an offset in d2t leads out of the vocabulary */
+    const char *extra;    /* a tensor more; NULL: none */
+    int32_t n_more;       /* layers after the first */
+    int32_t block;        /* P-EAGLE; 0: none */
+    const char *of_block; /* its keys in config.json */
 } Layout;
 
 typedef struct Pair {
@@ -62,19 +65,40 @@ static float *add(Pair *p, const char *name, const char *published, int64_t n_in
     return x;
 }
 
-/* A tensor of the layer. The rows of q and k are those of Hugging Face in the checkpoint: the first components of all
+/* A tensor of a layer. The rows of q and k are those of Hugging Face in the checkpoint: the first components of all
  * pairs of a head, then the second ones. */
-static void add_of_layer(Pair *p, const char *name, const char *published, int64_t n_in, int64_t n_out,
+static void add_of_layer(Pair *p, int32_t layer, const char *what, const char *published, int64_t n_in, int64_t n_out,
                          bool is_halved) {
-    char from[96];
+    char name[96], from[96];
+    snprintf(name, sizeof name, "blk.%d.%s.weight", (int)layer, what);
     float *x = learned_rig_tensor(&p->direct, name, TYPE_F32, n_in, n_out, n_out ? 0.1 : 1),
           *y = malloc(sizeof *y * (size_t)(n_in * (n_out ? n_out : 1)));
     memcpy(y, x, sizeof *y * (size_t)(n_in * (n_out ? n_out : 1)));
     for (int64_t o = 0; is_halved && o < n_out; o++)
         memcpy(y + (o / DIM * DIM + o % 2 * (DIM / 2) + o % DIM / 2) * n_in, x + o * n_in, (size_t)n_in * sizeof *y);
-    snprintf(from, sizeof from, "%s.%s.weight", p->layout->is_speculators ? "layers.0" : "midlayer", published);
+    if (layer == 0 && !p->layout->is_speculators) snprintf(from, sizeof from, "midlayer.%s.weight", published);
+    else snprintf(from, sizeof from, "layers.%d.%s.weight", (int)layer, published);
     safetensors_build_add(&p->published, from, y, n_in, n_out);
     free(y);
+}
+
+static void add_layer(Pair *p, int32_t i) {
+    int64_t in = i ? H : 2 * H;
+    add_of_layer(p, i, "attn_norm", "input_layernorm", H, 0, false);
+    add_of_layer(p, i, "attn_q", "self_attn.q_proj", in, N_HEAD * DIM, true);
+    add_of_layer(p, i, "attn_k", "self_attn.k_proj", in, N_KV * DIM, true);
+    add_of_layer(p, i, "attn_v", "self_attn.v_proj", in, N_KV * DIM, false);
+    add_of_layer(p, i, "attn_output", "self_attn.o_proj", N_HEAD * DIM, H, false);
+    add_of_layer(p, i, "ffn_norm", "post_attention_layernorm", H, 0, false);
+    add_of_layer(p, i, "ffn_gate", "mlp.gate_proj", H, FF, false);
+    add_of_layer(p, i, "ffn_up", "mlp.up_proj", H, FF, false);
+    add_of_layer(p, i, "ffn_down", "mlp.down_proj", FF, H, false);
+}
+
+/* As speculators write it: with two dimensions of 1. */
+static void add_mask_hidden(Pair *p) {
+    float *x = learned_rig_tensor(&p->direct, "mask_hidden.weight", TYPE_F32, S * H, 0, 1);
+    safetensors_build_add_shaped(&p->published, "mask_hidden", x, (int64_t[]){1, 1, S * H}, 3);
 }
 
 static void add_head(Pair *p) {
@@ -99,7 +123,9 @@ static void add_head(Pair *p) {
 static void set_keys(Pair *p) {
     GgufWriter *w = p->direct.w = gguf_writer_new();
     gguf_set_string(w, "general.architecture", "eagle3", 6);
-    gguf_set_u32(w, "eagle3.block_count", 1);
+    gguf_set_u32(w, "eagle3.block_count", (uint32_t)(1 + p->layout->n_more));
+    if (p->layout->block) gguf_set_u32(w, "eagle3.block_size", (uint32_t)p->layout->block);
+    if (p->layout->block) gguf_set_u32(w, "eagle3.mask_token_id", 9);
     gguf_set_u32(w, "eagle3.context_length", 2048);
     gguf_set_u32(w, "eagle3.embedding_length", H);
     gguf_set_u32(w, "eagle3.feed_forward_length", FF);
@@ -121,12 +147,16 @@ static void write_config(const Layout *l) {
     FILE *f = fopen(FOLDER "/config.json", "w");
     assert_non_null(f);
     if (l->list) snprintf(list, sizeof list, "\"eagle_aux_hidden_state_layer_ids\": %s", l->list);
+    const char *of_block = l->of_block ? l->of_block : "";
     const char *shape = "\"hidden_size\": 64, \"intermediate_size\": 80, \"num_attention_heads\": 4, "
                         "\"num_key_value_heads\": 2, \"head_dim\": 24, \"rms_norm_eps\": 1e-5, \"rope_theta\": 20000.0";
     if (l->is_speculators)
-        fprintf(f, "{\"transformer_layer_config\": {%s}, \"norm_before_residual\": true, \"norm_before_fc\": true, %s}",
-                shape, list);
-    else fprintf(f, "{\"architectures\": [\"LlamaForCausalLMEagle3\"], %s, \"eagle_config\": {%s}}", shape, list);
+        fprintf(f,
+                "{\"transformer_layer_config\": {%s}, \"norm_before_residual\": true, \"norm_before_fc\": true, %s%s}",
+                shape, list, of_block);
+    else
+        fprintf(f, "{\"architectures\": [\"LlamaForCausalLMEagle3\"], %s, \"eagle_config\": {%s}%s}", shape, list,
+                of_block);
     assert_int_equal(fclose(f), 0);
 }
 
@@ -139,16 +169,9 @@ static void write_both(const Layout *l) {
     set_keys(&p);
     add(&p, "fc.weight", "fc.weight", S * H, H, 0.07);
     if (l->is_speculators) add(&p, "enc.output_norm.weight", "input_norm.weight", S * H, 0, 1);
-    add_of_layer(&p, "blk.0.attn_norm.weight", "input_layernorm", H, 0, false);
-    add_of_layer(&p, "blk.0.attn_norm_2.weight", "hidden_norm", H, 0, false);
-    add_of_layer(&p, "blk.0.attn_q.weight", "self_attn.q_proj", 2 * H, N_HEAD * DIM, true);
-    add_of_layer(&p, "blk.0.attn_k.weight", "self_attn.k_proj", 2 * H, N_KV * DIM, true);
-    add_of_layer(&p, "blk.0.attn_v.weight", "self_attn.v_proj", 2 * H, N_KV * DIM, false);
-    add_of_layer(&p, "blk.0.attn_output.weight", "self_attn.o_proj", N_HEAD * DIM, H, false);
-    add_of_layer(&p, "blk.0.ffn_norm.weight", "post_attention_layernorm", H, 0, false);
-    add_of_layer(&p, "blk.0.ffn_gate.weight", "mlp.gate_proj", H, FF, false);
-    add_of_layer(&p, "blk.0.ffn_up.weight", "mlp.up_proj", H, FF, false);
-    add_of_layer(&p, "blk.0.ffn_down.weight", "mlp.down_proj", FF, H, false);
+    add_of_layer(&p, 0, "attn_norm_2", "hidden_norm", H, 0, false);
+    for (int32_t i = 0; i <= l->n_more; i++) add_layer(&p, i);
+    if (l->block) add_mask_hidden(&p);
     add(&p, "output_norm.weight", "norm.weight", H, 0, 1);
     add_head(&p);
     if (l->is_speculators) { /* the target's embedding, which is left out */
@@ -189,8 +212,18 @@ static void propose(LearnedReader *reader, const char *spec, Tree *out) {
 
 static void both_files_draft_the_same(void **state) {
     (void)state;
-    static const Layout layouts[] = {{.list = "[1, 2]", .streams = {1, 2}},
-                                     {.is_speculators = true, .list = "[0, 1]", .streams = {0, 1}}};
+    static const Layout layouts[] = {
+        {.list = "[1, 2]", .streams = {1, 2}},
+        {.is_speculators = true, .list = "[0, 1]", .streams = {0, 1}},
+        {.list = "[1, 2]", .streams = {1, 2}, .n_more = 2},
+        {.is_speculators = true,
+         .list = "[0, 1]",
+         .streams = {0, 1},
+         .n_more = 1,
+         .block = 5,
+         .of_block = ", \"mask_token_id\": 9, \"speculators_config\": "
+                     "{\"proposal_methods\": [{\"speculative_tokens\": 5}]}"},
+        {.list = "[1, 2]", .streams = {1, 2}, .block = 8, .of_block = ", \"ptd_token_id\": 9"}};
     static Tree trees[2];
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
         fr_error err = {0};
@@ -242,6 +275,11 @@ static void checkpoints_that_do_not_fit_are_refused(void **state) {
         {{.list = "[]", .streams = {1, 2}}, "missing or out of range"},
         {{.list = "[1, \"two\"]", .streams = {1, 2}}, "names a layer"},
         {{.streams = {1, 2}}, "too few layers"},
+        {{.list = "[1, 2]", .streams = {1, 2}, .extra = "layers.2.input_layernorm.weight"}, "layers.2.input_layernorm"},
+        {{.list = "[1, 2]", .streams = {1, 2}, .block = 4}, "mask_token_id in its config.json is missing"},
+        {{.list = "[1, 2]", .streams = {1, 2}, .block = 4, .of_block = ", \"pard_token\": 300"}, "out of range"},
+        {{.list = "[1, 2]", .streams = {1, 2}, .block = 4, .of_block = ", \"pard_token\": 9, \"num_depths\": 17"},
+         "num_depths in its config.json is missing or out of range"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         fr_error err = {0};
