@@ -17,9 +17,9 @@
  *                                                  t + s - 1; it sees the first steps 1 .. t and its own earlier ones
  *
  * Step 1 runs and learns at every position. A block costs a row in every layer for each further step, so only some
- * positions begin one: whenever the sequence is learned, n_anchors of those with a prediction in the loss mask are drawn
- * anew, and the loss of these steps is multiplied by the ratio of all such positions to those drawn (the paper draws
- * ever fewer positions for later steps). Memory for the steps after the first is that of n_anchors rows.
+ * positions begin one: whenever the sequence is learned, n_anchors of those with a prediction in the loss mask are
+ * drawn anew, and the loss of these steps is multiplied by the ratio of all such positions to those drawn (the paper
+ * draws ever fewer positions for later steps). Memory for the steps after the first is that of n_anchors rows.
  *
  * W may have a vocabulary of its own, mostly the tokens that are frequent in the training data
  * (HeadLossOptions.own_of).

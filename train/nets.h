@@ -69,8 +69,8 @@ void head_loss_step(HeadLoss *h, const TrainSequence *seq, int32_t step, const r
                     real *dx, real *dw, real *dinfo, double weight, TrainSums *sums);
 
 /* For networks that learn only from some places of a sequence, which are drawn anew whenever it is learned.
- * anchors_draw keeps n_wanted of n ascending positions, each set of them with the same probability, and returns how many
- * there are. anchors_add_sums adds what they gave, `ratio` being that of all places to those drawn: their loss is an
+ * anchors_draw keeps n_wanted of n ascending positions, each set of them with the same probability, and returns their
+ * number. anchors_add_sums adds what they gave, `ratio` being that of all places to those drawn: their loss is an
  * estimate of the loss at all places. It does not count predictions in `n`. */
 int32_t anchors_draw(const TrainSequence *seq, int32_t *positions, int32_t n, int32_t n_wanted);
 void anchors_add_sums(const TrainSums *drawn, double ratio, TrainSums *sums);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""make_published.py FOLDER: writes the inputs eagle3, dflash, dflash-markov and dflash-2 of the fuzzer drafter_file, and each cut short: small
+"""make_published.py FOLDER: writes the inputs eagle3, eagle3-blocks, dflash, dflash-markov and dflash-2 of the fuzzer drafter_file, and each cut short: small
 files of random weights in the layouts of llama.cpp's architectures eagle3 and dflash, for tests/fuzz/target.gguf, after the byte that chooses the
 method."""
 import random
@@ -49,6 +49,16 @@ def eagle3():
     yield "d2t", [TOKENS], 27, struct.pack(f"<{TOKENS}q", *range(5, VOCABULARY, 6)[:TOKENS])
 
 
+def blocks():
+    yield from eagle3()
+    yield vector("mask_hidden.weight", 2 * H)
+    for name in ("attn_norm", "ffn_norm"):
+        yield vector(f"blk.1.{name}.weight", H)
+    for name, n_in, n_out in (("attn_q", H, H), ("attn_k", H, KV), ("attn_v", H, KV), ("attn_output", H, H),
+                              ("ffn_gate", H, FF), ("ffn_up", H, FF), ("ffn_down", FF, H)):
+        yield matrix(f"blk.1.{name}.weight", n_in, n_out, 0.15)
+
+
 def dflash():
     yield matrix("fc.weight", 2 * H, H, 0.1)
     for name, n in (("enc.output_norm", H), ("output_norm", H), ("blk.0.attn_norm", H), ("blk.0.ffn_norm", H), ("blk.0.attn_q_norm", 16),
@@ -79,11 +89,11 @@ def selection():
     yield matrix("selector_hidden.weight", H, 8, 0.1)
 
 
-def write(file_name, name, method, seed, keys, tensors):
+def write(file_name, name, method, seed, keys, tensors, n_layer=1):
     rng.seed(seed)
     keys = [key("general.architecture", STRING, text(name)), numbers(f"{name}.target_layers", [0, 1]),
             key(f"{name}.attention.layer_norm_rms_epsilon", F32, struct.pack("<f", 1e-5))] + keys
-    keys += [number(f"{name}.{what}", value) for what, value in SHAPE]
+    keys += [number(f"{name}.{what}", n_layer if what == "block_count" else value) for what, value in SHAPE]
     infos, data = [], b""
     for tensor, dims, kind, rows in tensors():
         infos.append(text(tensor) + struct.pack("<I", len(dims)) + struct.pack(f"<{len(dims)}Q", *dims) +
@@ -98,6 +108,7 @@ def write(file_name, name, method, seed, keys, tensors):
 
 BLOCK = [number("dflash.block_size", 5), number("tokenizer.ggml.mask_token_id", 4)]
 write("eagle3", "eagle3", 6, 3, [], eagle3)
+write("eagle3-blocks", "eagle3", 6, 7, [number("eagle3.block_size", 4), number("eagle3.mask_token_id", 4)], blocks, 2)
 write("dflash", "dflash", 7, 4, BLOCK, dflash)
 write("dflash-markov", "dflash", 7, 5, BLOCK, markov)
 DFLASH_2 = [("conv_kernel_size", 2), ("conv_group_size", 16), ("selector_rank", 8), ("selector_top_k", 7)]

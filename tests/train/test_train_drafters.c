@@ -297,11 +297,11 @@ static int make_cases(void **state) {
     add_eagle3(&eagle3s[2], "eagle3, the target's LM head, a bias of fc", &one_step, C);
     add_own_vocabulary(&eagle3s[3], "eagle3, a vocabulary of its own", &soft_labels);
     add_own_vocabulary(&eagle3s[4], "eagle3, the same with hard labels", &hard_tokens);
-    add_eagle3(&eagle3s[5], "eagle3, three layers", &weighted_tokens, C);
+    add_eagle3(&eagle3s[5], "eagle3, two layers", &weighted_tokens, C);
     add_blocks(&eagle3s[6], "eagle3, blocks", &soft_labels, C, 0, 1000);
     add_blocks(&eagle3s[7], "eagle3, blocks, two layers, drawn anchors, a width of its own", &weighted_tokens, 8, 1, 4);
     eagle3s[4].loss.tv_weight = 0.4;
-    eagle3s[5].n_later = 2, eagle3s[5].continues_normed = true;
+    eagle3s[5].n_later = 1, eagle3s[5].continues_normed = true;
     add_dflash(&dflashes[0], "dflash", &soft_labels, true);
     add_dflash(&dflashes[1], "dflash, drawn anchors, masks that predict their own place", &weighted_tokens, false);
     add_dflash(&dflashes[2], "dflash, causal, one layer, no norms of heads, hard labels", &hard_tokens, false);

@@ -24,7 +24,7 @@
  * P-EAGLE. A file with the key block_size K predicts K tokens in one forward. Each row after the last entry reads the
  * embedding of a mask token m in the place of a token that is not known yet, and streams that were learned and are the
  * same for all such rows in the place of the target's. A row attends to all before it. The rows run together with the
- * entries of the tokens that were accepted last (layer_entries.c), so a proposal is a single forward whatever its depth.
+ * entries of the tokens that were accepted last (layer_entries.c), so a proposal is a single forward.
  *
  *     entry, row     0        1        2     |   3      4
  *     input       E(x1) g0  E(x2) g1  E(x3) g2  E(m) g  E(m) g        g = fc of the learned streams
