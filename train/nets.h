@@ -326,7 +326,8 @@ extern const NetClass lyanna_net_class;
 typedef struct Eagle3Net {
     UnrollShape layer; /* the first one, with reads_pairs; its C and rope are the drafter's own */
     int32_t n_later;   /* layers after it */
-    int32_t block, mask; /* P-EAGLE: tokens that a forward predicts, >= n_steps, and the mask token; block 0: none */
+    /* P-EAGLE: the tokens that a forward predicts, at least n_steps, and the mask token; block 0: none. */
+    int32_t block, mask;
     int32_t V, n_target; /* the target's vocabulary and width */
     int32_t n_streams;
     bool has_fc_bias;
