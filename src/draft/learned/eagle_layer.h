@@ -39,9 +39,9 @@ typedef struct EaglePlan {
     bool is_static;
 } EaglePlan;
 
-/* A method opens a zeroed struct in this order: eagle_plan; learned_open or learned_open_target; the weights, which are
- * fc and layer.weights; and eagle_open_layer, whose `input` describes how the input of an entry is made. It also opens
- * the executors of later layers, which the method closes. */
+/* A method opens a zeroed struct in this order: eagle_plan, before or after learned_open or learned_open_target; the
+ * weights, which are fc and layer.weights; and eagle_open_layer, whose `input` describes how the input of an entry is
+ * made. It also opens the executors of later layers, which the method closes. */
 int eagle_check_tree(const char *method, int32_t depth, int32_t top, fr_error *err); /* a part of eagle_plan */
 int eagle_plan(Eagle *d, const char *method, const EaglePlan *plan, const DrafterEnv *env, fr_error *err);
 int eagle_open_layer(Eagle *d, const char *method, const EntryQueueOptions *input, fr_error *err);

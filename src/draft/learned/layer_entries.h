@@ -15,7 +15,7 @@
  * (executor_choose_layer), on the same cache. */
 typedef struct OneLayer {
     Model model;        /* has one or two layers; heads, rope, embedding and LM head are the target's */
-    LayerSpec specs[2]; /* the second one is empty if there is none; dflash has a list of its own */
+    LayerSpec specs[2]; /* the second one is empty if there is none; eagle3 and dflash have lists of their own */
     float *norms[4];    /* for each layer that of attention, which may be NULL, and that of the feed-forward */
     Weights *weights;
     Executor *executor;
