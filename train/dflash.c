@@ -249,6 +249,7 @@ static int read_markov(const DrafterFile *f, fr_error *err) {
                                                                      : MARKOV_VANILLA;
     net.has_confidence = confidence != NULL;
     net.confidence_is_vector = confidence && confidence->n_dims == 1;
+    net.confidence_is_narrow = confidence && confidence->dims[0] == net.C;
     return FR_OK;
 }
 

@@ -55,11 +55,14 @@ int32_t dflash_markov_n_tensors(const DflashNet *n) {
     return n->markov ? n_of_head(n) + (n->has_confidence ? CONFIDENCE_TENSORS : 0) : 0;
 }
 
+/* How many numbers of the vector of the token before the confidence head reads. */
+static int64_t n_confidence_vector(const DflashNet *n) { return n->confidence_is_narrow ? 0 : n->markov_rank; }
+
 /* The weights of the confidence head are a matrix of one row, unless the file that training goes on from has a
  * vector. */
 static NetTensor confidence_tensor(const DflashNet *n, int32_t i) {
     NetTensor t = {.n = 1, .start = NET_ZEROS, .is_addition = true};
-    if (i == CONFIDENCE_WEIGHTS) t.n_rows = !n->confidence_is_vector, t.n = n->C + n->markov_rank;
+    if (i == CONFIDENCE_WEIGHTS) t.n_rows = !n->confidence_is_vector, t.n = n->C + n_confidence_vector(n);
     snprintf(t.name, sizeof t.name, DFLASH_CONFIDENCE "%s", i == CONFIDENCE_WEIGHTS ? ".weight" : ".bias");
     return t;
 }
@@ -236,13 +239,13 @@ void dflash_markov_bias_back(DflashMarkov *m, const DflashNet *n, real *const *w
 
 void dflash_confidence_learn(DflashMarkov *m, const DflashNet *n, real *const *w, real *const *dw, const HeadLoss *h,
                              int32_t step, const real *x, const int64_t *at, double weight, TrainSums *sums) {
-    int64_t C = n->C, r = n->markov_rank;
+    int64_t C = n->C, r = n_confidence_vector(n);
     int32_t first = n_of_head(n);
     const real *weights = w[first + CONFIDENCE_WEIGHTS];
     double share = head_loss_share(h, step);
     total_variation_forward(m->rejected, h->logits, h->dist, h->n, n->V);
     for (int32_t i = 0; i < h->n; i++) {
-        const real *hidden = x + i * C, *before = m->before + at[i] * r;
+        const real *hidden = x + i * C, *before = m->before + at[i] * n->markov_rank;
         double y = 1 - (double)m->rejected[i], dz;
         double z = (double)(real_dot(weights, hidden, C) + real_dot(weights + C, before, r) +
                             w[first + CONFIDENCE_OFFSET][0]);

@@ -28,6 +28,7 @@ typedef struct DflashNet {
     int32_t markov_rank;                        /* of the Markov head */
     bool has_confidence;                        /* a confidence head, which needs a Markov head */
     bool confidence_is_vector;                  /* in the file; else a matrix of one row */
+    bool confidence_is_narrow;                  /* it does not read the vector of the token before */
     bool adds_conv, adds_selector, adds_markov; /* a file to go on from has no such parts */
     float rms_eps, embedding_scale;
     const Rope *rope;      /* rotates halves; borrowed */

@@ -10,7 +10,8 @@
  *     markov_head.markov_w1.weight [V][r], markov_head.markov_w2.weight [D][r],
  *     markov_head.gate_proj.weight [r][H + r] and .bias [r], where config.json's markov_head_type is gated, or
  *     markov_head.joint_proj.weight [3r][2r + H] and .bias [3r], where it is rnn,
- *     confidence_head.proj.weight [1][H + r] and .bias [1]      DSpark, optional
+ *     confidence_head.proj.weight [1][H + r] and .bias [1]      DSpark, optional; [1][H] where config.json's
+ *                                    confidence_head_with_markov is false
  *     layers.<i>.{attention,mlp}_conv.kernel_projection.weight [2 taps H / group][H], and .base_kernel [2][taps][H],
  *     candidate_selector.{predecessor,successor}_codebook [V][r], .hidden_projection.weight [r][H]   DFlash 2, optional
  *
@@ -220,7 +221,8 @@ static int add_markov(Import *x, const json_t *config, const ImportShape *s, fr_
         status = import_add(x, DFLASH_MARKOV_OUTPUT, MARKOV_OUTPUT, rank, d2t ? d2t->dims[0] : n_vocab, NULL, err);
     if (!status) status = add_gate(x, s, type ? type : "vanilla", rank, err);
     if (status || !published_find(x->from, CONFIDENCE_HEAD ".weight")) return status;
-    status = import_add(x, DFLASH_CONFIDENCE ".weight", CONFIDENCE_HEAD ".weight", s->n_embd + rank, 1, NULL, err);
+    int64_t n_in = s->n_embd + (json_is_false(value_of(config, "confidence_head_with_markov")) ? 0 : rank);
+    status = import_add(x, DFLASH_CONFIDENCE ".weight", CONFIDENCE_HEAD ".weight", n_in, 1, NULL, err);
     if (status || !published_find(x->from, CONFIDENCE_HEAD ".bias")) return status;
     return import_add(x, DFLASH_CONFIDENCE ".bias", CONFIDENCE_HEAD ".bias", 1, 0, NULL, err);
 }

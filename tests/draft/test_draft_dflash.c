@@ -31,6 +31,7 @@ typedef struct File {
     int32_t rank;                                /* of the Markov head; 0: there is none */
     int32_t taps, group, selector, selector_top; /* DFlash 2: of the convolutions; rank and candidates; 0: none */
     bool has_embedding, has_head_norms, has_sinks, is_causal, from_anchor, is_gated, is_recurrent;
+    bool is_narrow;                          /* the confidence head reads only the hidden state */
     int32_t n_streams, streams[MAX_STREAMS]; /* numbers of layers that have run */
 } File;
 
@@ -170,6 +171,24 @@ static const File files[] = {
      .from_anchor = true,
      .n_streams = 1,
      .streams = {2}},
+    {.path = "build/dflash-8.gguf",
+     .layout = PUBLISHED,
+     .type = TYPE_F32,
+     .H = 48,
+     .n_head = 3,
+     .n_kv = 1,
+     .dim = 16,
+     .ff = 64,
+     .n_layer = 1,
+     .n_tokens = 150,
+     .block = 5,
+     .mask = 12,
+     .rank = 8,
+     .has_embedding = true,
+     .from_anchor = true, /* without a key */
+     .is_narrow = true,
+     .n_streams = 1,
+     .streams = {2}},
 };
 enum { N_FILES = sizeof files / sizeof *files };
 
@@ -184,7 +203,7 @@ typedef struct FileWeights {
     Rope rope;
     LayerWeights layers[MAX_LAYERS];
     float *fc, *context_norm, *output_norm, *output, *embedding;
-    float *before, *markov, *confidence, *confidence_bias; /* [V][rank], [n_tokens][rank], [H + rank], [1] */
+    float *before, *markov, *confidence, *confidence_bias; /* [V][rank], [n_tokens][rank], [n_confident], [1] */
     float *gate, *gate_bias;                               /* [rank][H + rank], [rank] */
     float *joint, *joint_bias;                             /* [3 rank][2 rank + H], [3 rank] */
     float *predecessor, *successor, *selector_hidden;      /* [V][selector], [V][selector], [selector][H] */
@@ -192,6 +211,8 @@ typedef struct FileWeights {
 } FileWeights;
 static FileWeights weights[N_FILES];
 
+/* How many numbers the confidence head reads. */
+static int32_t n_confident(const File *f) { return f->H + (f->is_narrow ? 0 : f->rank); }
 static int32_t n_predicted(const File *f) { return f->from_anchor ? f->block : f->block - 1; }
 
 /* ---- writing files -------------------------------------------------------------------------------------- */
@@ -303,7 +324,7 @@ static void add_tensors(const File *f, FileWeights *w) {
         w->joint = learned_rig_tensor(r, "markov_joint.weight", TYPE_F32, 2 * f->rank + f->H, 3 * f->rank, 0.3);
         w->joint_bias = learned_rig_tensor(r, "markov_joint.bias", TYPE_F32, 3 * f->rank, 0, 1);
     }
-    w->confidence = learned_rig_tensor(r, "conf_proj.weight", TYPE_F32, f->H + f->rank, 1, 0.2);
+    w->confidence = learned_rig_tensor(r, "conf_proj.weight", TYPE_F32, n_confident(f), 1, 0.2);
     w->confidence_bias = learned_rig_tensor(r, "conf_proj.bias", TYPE_F32, 1, 0, 1);
 }
 
@@ -514,7 +535,7 @@ static void find_children(const FileWeights *w, const Position *p, int32_t befor
     if (f->rank == 0) return;
     double z = (double)w->confidence_bias[0], first = exp(log_p[0]);
     for (int32_t i = 0; i < f->H; i++) z += (double)w->confidence[i] * p->hidden[i];
-    for (int32_t i = 0; i < f->rank; i++) z += (double)w->confidence[f->H + i] * vector[i];
+    for (int32_t i = f->H; i < n_confident(f); i++) z += (double)w->confidence[i] * vector[i - f->H];
     double chance = 1 / (1 + exp(-z)), factor = chance < first ? chance / first : (1 - chance) / (1 - first);
     log_p[0] = log(chance);
     for (int32_t i = 1; i < top; i++) log_p[i] += log(factor);
@@ -806,7 +827,7 @@ static void spoil_confidence(File *f, FileWeights *w) {
     (void)f;
     learned_rig_tensor(&w->rig, "markov_w1.weight", TYPE_F32, 8, V, 1);
     learned_rig_tensor(&w->rig, "markov_w2.weight", TYPE_F32, 8, V, 1);
-    learned_rig_tensor(&w->rig, "conf_proj.weight", TYPE_F32, 64, 1, 1);
+    learned_rig_tensor(&w->rig, "conf_proj.weight", TYPE_F32, 68, 1, 1);
 }
 static void spoil_vocabulary(File *f, FileWeights *w) {
     (void)f;
@@ -832,7 +853,7 @@ static void files_that_do_not_fit_are_refused(void **state) {
     refuse(spoil_tensor, "another version");
     refuse(spoil_rank, "tensor markov_w2.weight has the wrong shape: 4 x 300 instead of 8 x 300");
     refuse(spoil_markov, "a Markov head is gated or recurrent");
-    refuse(spoil_confidence, "tensor conf_proj.weight reads 64 numbers instead of 72");
+    refuse(spoil_confidence, "tensor conf_proj.weight reads 68 numbers instead of 72");
     refuse(spoil_vocabulary, "2 tokens");
     refuse_file("dflash:file=" TARGET, "or one made by forerun import-drafter dflash");
     refuse_file("eagle3:file=build/dflash-1.gguf", "use this one as dflash:file=");

@@ -59,6 +59,7 @@ typedef struct Layout {
     const char *extra;                /* a tensor more; NULL: none */
     const char *head;                 /* markov_head_type of speculators' layout; NULL: vanilla */
     bool has_gate, has_joint;
+    bool is_narrow;         /* the confidence head does not read the vector of the token before */
     bool selects;           /* z-lab's layout: DFlash 2 */
     const char *candidates; /* its selector_top_k */
 } Layout;
@@ -133,8 +134,9 @@ static void write_config(const Layout *l) {
     if (l->is_speculators)
         fprintf(f,
                 "{\"transformer_layer_config\": {%s}, \"aux_hidden_state_layer_ids\": %s, \"mask_token_id\": 9, "
-                "\"block_size\": %s, \"markov_head_type\": \"%s\"}",
-                shape, l->list, l->block, l->head ? l->head : "vanilla");
+                "\"block_size\": %s, \"markov_head_type\": \"%s\"%s}",
+                shape, l->list, l->block, l->head ? l->head : "vanilla",
+                l->is_narrow ? ", \"confidence_head_with_markov\": false" : "");
     else
         fprintf(f,
                 "{\"architectures\": [\"DFlashDraftModel\"], %s, \"sliding_window\": 6, \"layer_types\": %s, "
@@ -163,7 +165,7 @@ static void add_head(Pair *p, const Layout *l) {
         add(p, "markov_gate.weight", "markov_head.gate_proj.weight", H + RANK, RANK, 0.3);
         add(p, "markov_gate.bias", "markov_head.gate_proj.bias", RANK, 0, 1);
     }
-    add(p, "conf_proj.weight", "confidence_head.proj.weight", H + RANK, 1, 0.1);
+    add(p, "conf_proj.weight", "confidence_head.proj.weight", H + (l->is_narrow ? 0 : RANK), 1, 0.1);
     add(p, "conf_proj.bias", "confidence_head.proj.bias", 1, 0, 0.1);
 }
 
@@ -245,14 +247,18 @@ static const Layout of_zlab = {.list = "[0, 1]", .block = "5", .types = TYPES},
                     of_speculators = {.is_speculators = true, .list = "[1, 2]", .block = "5"},
                     second = {.list = "[0, 1]", .block = "5", .types = TYPES, .selects = true, .candidates = "7"},
                     gated = {.is_speculators = true, .list = "[1, 2]", .block = "5", .head = "gated", .has_gate = true},
-                    recurrent = {
-                        .is_speculators = true, .list = "[1, 2]", .block = "5", .head = "rnn", .has_joint = true};
+                    recurrent = {.is_speculators = true,
+                                 .list = "[1, 2]",
+                                 .block = "5",
+                                 .head = "rnn",
+                                 .has_joint = true},
+                    narrow = {.is_speculators = true, .list = "[1, 2]", .block = "5", .is_narrow = true};
 
 static void both_files_draft_the_same(void **state) {
     (void)state;
     static Tree trees[2];
-    static const Layout *const layouts[] = {&of_zlab, &second, &of_speculators, &gated, &recurrent};
-    for (int i = 0; i < 5; i++) {
+    static const Layout *const layouts[] = {&of_zlab, &second, &of_speculators, &gated, &recurrent, &narrow};
+    for (int i = 0; i < 6; i++) {
         fr_error err = {0};
         LearnedReader reader;
         write_both(layouts[i]);

@@ -293,6 +293,7 @@ static void the_confidence_is_the_networks(void **state) {
     for (int i = FIRST_MARKOV; i < N_VARIANTS; i++) {
         DflashNet net = net_of(&variants[i]);
         net.has_confidence = true;
+        net.confidence_is_narrow = net.markov == MARKOV_GATED;
         Trainer *t = train_to_matter(&net);
         check_confidence(&net);
         t->class->close(t);
@@ -355,6 +356,7 @@ static void training_goes_on_from_a_file(void **state) {
         DflashNet net = net_of(&variants[i]);
         net.has_confidence = net.markov != MARKOV_NONE;
         net.confidence_is_vector = net.markov == MARKOV_GATED;
+        net.confidence_is_narrow = net.markov == MARKOV_RECURRENT;
         Trainer *t = train(&net), *next = open_trainer(&net);
         uint64_t fingerprint;
         fr_error err;

@@ -386,6 +386,7 @@ static void the_confidence_head_does_not_change_the_layer(void **state) {
         DflashNet with = dflashes[i];
         with.has_confidence = true;
         with.confidence_is_vector = i == 7;
+        with.confidence_is_narrow = i == 8;
         net_check_addition(&(NetCase){"dflash with confidence", &dflash_net_class, &with, C, V},
                            &(NetCase){"", &dflash_net_class, &dflashes[i], C, V}, CONFIDENCE_TENSORS);
     }

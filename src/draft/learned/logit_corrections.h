@@ -131,7 +131,7 @@ typedef struct MarkovHead {
     Buffer *narrow, *wide;   /* [r], [D] */
     Buffer *inputs, *gates;  /* what gate or joint reads and gives */
     float *states;           /* [TREE_MAX_NODES][r] of a recurrent head, of each node of a tree */
-    Confidence confidence;   /* reads [H + r], a hidden state and then the vector of the token before */
+    Confidence confidence;   /* reads a hidden state [H] and then, as a rule, the vector of the token before [r] */
     float *state;            /* [H + r] */
 } MarkovHead;
 

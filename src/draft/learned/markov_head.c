@@ -21,6 +21,9 @@
  *
  *     c = 1 / (1 + exp(-(w [hidden ; w1(token)] + b)))    the chance of the best child; the others are scaled to match
  *
+ * Heads that were trained with confidence_head_with_markov false read only the hidden state. Their weights are shorter,
+ * so that files need no key for them.
+ *
  * Cost: a product with D x r weights for each node that is expanded, against D x H for the LM head of each position.
  * Proof: tests/draft/test_draft_dflash.c. */
 #include "base/math_functions.h"
@@ -31,10 +34,10 @@
 /* Reads the confidence head, if the file has one. It is a Confidence that does not use the drafter's own estimate. */
 static int read_confidence(MarkovHead *m, fr_error *err) {
     LearnedDrafter *d = m->learned;
-    int64_t n = m->n_embd + m->rank, n_in = n;
     float *weights = NULL, *bias = NULL;
     const GgufTensor *t = gguf_find_tensor(d->file.gguf, DFLASH_CONFIDENCE ".weight");
     if (!t) return FR_OK;
+    int64_t n = t->dims[0] == m->n_embd ? m->n_embd : m->n_embd + m->rank, n_in = n;
     int status = t->n_dims == 1 ? drafter_file_vector(&d->file, DFLASH_CONFIDENCE ".weight", n, &weights, err)
                                 : drafter_file_table(&d->file, DFLASH_CONFIDENCE ".weight", 1, &n_in, &weights, err);
     if (!status && n_in != n)
