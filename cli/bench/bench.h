@@ -57,8 +57,9 @@ typedef struct BenchMethod {
     char *name;    /* in the report; owned */
     char *storage; /* the text that `drafts` points to; owned */
     const char *drafts[1];
-    int n_drafts;    /* 0 or 1 */
-    int tree_budget; /* 0: the engine's default */
+    int n_drafts;         /* 0 or 1 */
+    int tree_budget;      /* 0: the engine's default */
+    int64_t memory_bytes; /* that an engine takes when it is opened for one request; -1: unknown */
 } BenchMethod;
 
 /* Call bench_method_free even after one of these fails. */
@@ -141,6 +142,8 @@ typedef struct BenchRow {
 } BenchRow;
 
 void bench_row(const BenchResults *r, int i_category, int i_method, BenchRow *out);
+/* Returns how many bytes of memory the method takes in addition to plain decoding; -1: unknown. */
+int64_t bench_memory(const BenchResults *r, int i_method);
 
 /* ---- report (bench_report.c, bench_json.c) ---------------------------------------------------------- */
 

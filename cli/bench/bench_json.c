@@ -86,8 +86,11 @@ static json_t *methods_json(const BenchResults *r) {
         for (int i = 0; i < r->methods[m].n_drafts; i++)
             (void)drafter_each(r->methods[m].drafts[i], append_name, drafts, NULL);
         int budget = r->methods[m].tree_budget ? r->methods[m].tree_budget : FR_TREE_BUDGET;
-        json_array_append_new(methods, json_pack("{s:o, s:o, s:i}", "name", json_string_or_null(r->methods[m].name),
-                                                 "drafts", drafts, "tree_budget", r->methods[m].n_drafts ? budget : 0));
+        int64_t memory = bench_memory(r, m);
+        json_array_append_new(methods,
+                              json_pack("{s:o, s:o, s:i, s:o}", "name", json_string_or_null(r->methods[m].name),
+                                        "drafts", drafts, "tree_budget", r->methods[m].n_drafts ? budget : 0,
+                                        "memory_bytes", memory < 0 ? json_null() : json_integer(memory)));
     }
     return methods;
 }

@@ -89,6 +89,11 @@ void bench_row(const BenchResults *r, int i_category, int i_method, BenchRow *ou
                                  : speed_up(out->speed_up.mean, out->speed_up.sd, c->acceptance_length).verdict;
 }
 
+int64_t bench_memory(const BenchResults *r, int i_method) {
+    int64_t plain = r->methods[0].memory_bytes, of_method = r->methods[i_method].memory_bytes;
+    return plain < 0 || of_method < 0 ? -1 : of_method > plain ? of_method - plain : 0;
+}
+
 /* ---- the report as text ----------------------------------------------------------------------------- */
 
 enum { NAME_WIDTH = 18 };
@@ -260,6 +265,22 @@ static void print_identical(const BenchResults *r) {
     }
 }
 
+/* Prints the memory of each method, and how long the parts of a step take. */
+static void print_costs(const BenchResults *r) {
+    for (int m = 1; m < r->n_methods; m++) {
+        BenchRow row;
+        SafeText safe;
+        bench_row(r, -1, m, &row);
+        const fr_stats *s = &row.sum.stats.counts;
+        double ms = s->n_steps ? 1e3 / (double)s->n_steps : 0;
+        int64_t memory = bench_memory(r, m);
+        printf("%s%s\n ", m == 1 ? "\n" : "", safe_text(&safe, r->methods[m].name));
+        if (memory >= 0) printf(" %.1f MB of memory beside that of plain decoding;", (double)memory / 1e6);
+        printf(" ms of a step: draft %.2f, forward %.2f, verify %.2f\n", s->draft_s * ms, s->forward_s * ms,
+               s->verify_s * ms);
+    }
+}
+
 /* Prints tokens per step by category. */
 static void print_acceptance(const BenchResults *r) {
     printf("\ntokens per step by category\n");
@@ -301,6 +322,7 @@ static void print_single(const BenchReport *report) {
     print_group(r, -1, "all");
     print_depths(r);
     print_identical(r);
+    print_costs(r);
     printf("\ntokens/s and draft %% (the share of time that drafting takes) cover decoding only\n"
            "accept: tokens per step, including the target's own\n");
     print_legend(report);

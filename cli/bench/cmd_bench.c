@@ -5,6 +5,7 @@
 #include "cli/signals.h"
 
 #include "base/mem.h"
+#include "base/os.h"
 #include "base/progress.h"
 #include "draft/drafter_file.h"
 #include "gguf/gguf.h"
@@ -282,18 +283,31 @@ static int try_rule(Bench *b, fr_engine *engine, const BenchMethod *m, fr_error 
     return status;
 }
 
-/* Sets up plain decoding and every --draft. Each is opened once, so that a wrong one is refused before the tuning. */
+/* Opens a method's engine, so that a wrong method is refused before the tuning, and measures its memory. */
+static int try_method(Bench *b, BenchMethod *m, fr_error *err) {
+    fr_engine *engine = NULL;
+    int64_t before = os_heap_bytes();
+    int status = bench_engine_open(&engine, &b->rig, m, 1, err);
+    m->memory_bytes = before < 0 ? -1 : os_heap_bytes() - before;
+    if (!status && m->n_drafts) {
+        generate_note_drafts(engine, m->drafts, m->n_drafts);
+        status = try_rule(b, engine, m, err);
+    }
+    fr_engine_close(engine);
+    return status;
+}
+
+/* Sets up plain decoding and every --draft. The first engine takes memory that the model keeps, so that the one of
+ * plain decoding is opened twice. */
 static int make_methods(Bench *b, fr_error *err) {
     const GenerateArgs *a = &b->args.generate;
-    int status = bench_method_init_plain(&b->methods[b->n_methods++], err);
+    BenchMethod *plain = &b->methods[b->n_methods++];
+    int status = bench_method_init_plain(plain, err);
+    for (int i = 0; i < 2 && !status; i++) status = try_method(b, plain, err);
     for (int i = 0; i < a->n_drafts && !status; i++) {
         BenchMethod *m = &b->methods[b->n_methods++];
         status = bench_method_init(m, a->drafts[i], a->tree_budget, err);
-        fr_engine *engine = NULL;
-        if (!status) status = bench_engine_open(&engine, &b->rig, m, 1, err);
-        if (!status) generate_note_drafts(engine, m->drafts, m->n_drafts);
-        if (!status) status = try_rule(b, engine, m, err);
-        fr_engine_close(engine);
+        if (!status) status = try_method(b, m, err);
     }
     return status;
 }
@@ -424,6 +438,7 @@ static int run(int argc, char **argv) {
     signals_request_stop(SIGINT, &stop_requested);
     if (!status) speed_warn_if_busy("bench");
     if (!status && b->args.chain) status = tune_chain(b, &b->methods[b->n_methods++], &err);
+    if (!status && b->args.chain) status = try_method(b, &b->methods[b->n_methods - 1], &err);
     if (!status) status = make_results(b, &err);
     if (!status) status = b->args.parallel ? measure_parallel(b, &err) : measure(b, &b->results[0], &err);
     if (!status) status = report(b, &err);

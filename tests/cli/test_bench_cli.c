@@ -220,6 +220,23 @@ static void sums_agree_with_single_answers(void **state) {
     json_decref(j);
 }
 
+/* The memory of a method is what it takes beside plain decoding: more than its file's matrices, which have as many bytes
+ * in memory, and less than a second target. */
+static void memory_is_that_of_the_drafter(void **state) {
+    (void)state;
+    ask("{\"prompt\": \"One\"}\n");
+    json_t *j = measured(TARGET "-n 4 --runs 1 --chain none --draft eagle:file=models/eagle.gguf --draft "
+                                "eagle:file=models/eagle.gguf+ngram-trie"),
+           *methods = json_object_get(j, "methods");
+    const json_t *plain = json_array_get(methods, 0), *eagle = json_array_get(methods, 1),
+                 *both = json_array_get(methods, 2);
+    if (json_is_null(json_object_get(eagle, "memory_bytes"))) skip(); /* a C library that does not count */
+    assert_true(number(plain, "memory_bytes") == 0);
+    assert_true(number(eagle, "memory_bytes") > 900e3 && number(eagle, "memory_bytes") < 8e6);
+    assert_true(number(both, "memory_bytes") > number(eagle, "memory_bytes"));
+    json_decref(j);
+}
+
 static void table_names_methods_and_verdicts(void **state) {
     (void)state;
     char args[512], text[65536];
@@ -238,6 +255,7 @@ static void table_names_methods_and_verdicts(void **state) {
                                          "identical",
                                          "100.0 % of the texts (2 of 2) are plain decoding's",
                                          "  sums ",
+                                         " ms of a step: draft ",
                                          "commit ",
                                          "--temp 0.8 --seed 4",
                                          "chain pld tuned on 2 questions"};
@@ -463,6 +481,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(bad_lines_are_named),
         cmocka_unit_test(missing_gnuplot_is_reported_at_the_start),
         cmocka_unit_test(sums_agree_with_single_answers),
+        cmocka_unit_test(memory_is_that_of_the_drafter),
         cmocka_unit_test(table_names_methods_and_verdicts),
         cmocka_unit_test(all_layouts_are_read),
         cmocka_unit_test(questions_are_asked_with_reasoning_and_without),
