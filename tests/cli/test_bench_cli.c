@@ -220,8 +220,8 @@ static void sums_agree_with_single_answers(void **state) {
     json_decref(j);
 }
 
-/* The memory of a method is what it takes beside plain decoding: more than its file's matrices, which have as many bytes
- * in memory, and less than a second target. */
+/* The memory of a method is what it takes beside plain decoding: more than its file's matrices, which have that many
+ * bytes in memory, and less than a second target. */
 static void memory_is_that_of_the_drafter(void **state) {
     (void)state;
     ask("{\"prompt\": \"One\"}\n");
