@@ -54,7 +54,7 @@ int main(int argc, char **argv) {
     else gguf_copy_kvs(w, drafter, DRAFTER_KEY(""));
     for (int64_t i = 0; i < gguf_n_tensors(drafter); i++) {
         const GgufTensor *t = gguf_tensor(drafter, i);
-        if (t->is_i64) gguf_add_map(w, t->data, t->dims[0]);
+        if (t->is_i64) gguf_add_map(w, t->data, t->dims[0]); /* d2t */
         else gguf_add_tensor(w, t->name, t->type, t->n_dims, t->dims, t->data);
     }
     if (gguf_writer_finish(w, argv[3], &err)) die(err.message);

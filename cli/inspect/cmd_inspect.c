@@ -74,7 +74,9 @@ static void read_shape(const Gguf *g, Summary *s) {
     if (s->head_dim < 0 && s->n_heads > 0 && s->width > 0) s->head_dim = s->width / s->n_heads;
 }
 
-const char *inspect_tensor_type(const GgufTensor *t) { return t->is_i64 ? "I64" : tensor_type_info(t->type)->name; }
+const char *inspect_tensor_type(const GgufTensor *t) {
+    return t->is_i32 ? "I32" : t->is_i64 ? "I64" : tensor_type_info(t->type)->name;
+}
 
 static void read_drafter(const Gguf *g, Summary *s) {
     const char *published = drafter_file_published_method(g);
@@ -114,7 +116,7 @@ static Summary read_summary(const Gguf *g) {
     for (int64_t i = 0; i < gguf_n_tensors(g); i++) {
         const GgufTensor *t = gguf_tensor(g, i);
         s.n_parameters += t->dims[0] * t->dims[1] * t->dims[2] * t->dims[3];
-        if (t->is_i64) continue;
+        if (gguf_is_list(t)) continue;
         s.types[t->type].n_tensors++;
         s.types[t->type].bytes += t->bytes;
     }

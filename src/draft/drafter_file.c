@@ -283,23 +283,30 @@ int drafter_file_tokens(const DrafterFile *f, const char *name, int32_t n_vocab,
     return FR_OK;
 }
 
-int drafter_file_map(DrafterFile *f, int32_t n_vocab, int32_t **out, int32_t *n, fr_error *err) {
-    const GgufTensor *map = gguf_find_tensor(f->gguf, GGUF_MAP);
-    if (!map) return FR_OK;
-    int64_t n_listed = map->is_i64 ? map->dims[0] : 0, token;
-    if (n_listed < 1 || n_listed > n_vocab)
-        return error_set(err, FR_ERR_FORMAT, "%s: tensor %s is not a list of 1 to %d tokens", gguf_path(f->gguf),
-                         GGUF_MAP, n_vocab);
-    int32_t *tokens = mem_calloc((size_t)n_listed, sizeof *tokens);
+/* Returns number i of a list; -1 if it is a float that is no token. */
+static int64_t item_of_list(const GgufTensor *list, int64_t i) {
+    int32_t narrow;
+    int64_t wide;
+    float number;
+    const char *data = list->data;
+    if (list->is_i32) return memcpy(&narrow, data + (size_t)i * sizeof narrow, sizeof narrow), narrow;
+    if (list->is_i64) return memcpy(&wide, data + (size_t)i * sizeof wide, sizeof wide), wide;
+    memcpy(&number, data + (size_t)i * sizeof number, sizeof number);
+    return number >= 0 && number < (float)(1 << 24) && number == (float)(int32_t)number ? (int32_t)number : -1;
+}
+
+/* Reads a list of n different tokens of the target. */
+static int read_list(DrafterFile *f, const GgufTensor *list, int64_t n, int32_t n_vocab, int32_t **out, fr_error *err) {
+    int32_t *tokens = mem_calloc((size_t)n, sizeof *tokens);
     bool *taken = mem_calloc((size_t)n_vocab, sizeof *taken);
-    int status = tokens && taken ? FR_OK : error_memory(err, GGUF_MAP, (size_t)n_vocab);
-    for (int64_t i = 0; i < n_listed && !status; i++) {
-        memcpy(&token, (const char *)map->data + (size_t)i * sizeof token, sizeof token);
+    int status = tokens && taken ? FR_OK : error_memory(err, list->name, (size_t)n_vocab);
+    for (int64_t i = 0; i < n && !status; i++) {
+        int64_t token = item_of_list(list, i);
         if (token < 0 || token >= n_vocab || taken[token])
             status = error_set(err, FR_ERR_FORMAT,
                                "%s: item %lld of tensor %s is %lld, which is not a token of the target, or is there "
                                "twice",
-                               gguf_path(f->gguf), (long long)i, GGUF_MAP, (long long)token);
+                               gguf_path(f->gguf), (long long)i, list->name, (long long)token);
         else taken[tokens[i] = (int32_t)token] = true;
     }
     mem_free(taken);
@@ -309,8 +316,29 @@ int drafter_file_map(DrafterFile *f, int32_t n_vocab, int32_t **out, int32_t *n,
     }
     f->n_taken++;
     *out = tokens;
-    *n = (int32_t)n_listed;
     return FR_OK;
+}
+
+int drafter_file_map(DrafterFile *f, int32_t n_vocab, int32_t **out, int32_t *n, fr_error *err) {
+    const GgufTensor *map = gguf_find_tensor(f->gguf, GGUF_MAP);
+    if (!map) return FR_OK;
+    int64_t n_listed = map->is_i64 ? map->dims[0] : 0;
+    if (n_listed < 1 || n_listed > n_vocab)
+        return error_set(err, FR_ERR_FORMAT, "%s: tensor %s is not a list of 1 to %d tokens", gguf_path(f->gguf),
+                         GGUF_MAP, n_vocab);
+    int status = read_list(f, map, n_listed, n_vocab, out, err);
+    if (!status) *n = (int32_t)n_listed;
+    return status;
+}
+
+int drafter_file_clusters(DrafterFile *f, int32_t n_vocab, int32_t **out, fr_error *err) {
+    const GgufTensor *list = gguf_find_tensor(f->gguf, GGUF_CLUSTERS);
+    if (!list) return error_set(err, FR_ERR_FORMAT, "%s: tensor %s is missing", gguf_path(f->gguf), GGUF_CLUSTERS);
+    bool has_type = gguf_is_list(list) || list->type == TYPE_F32;
+    if (!has_type || list->n_dims != 1 || list->dims[0] != n_vocab)
+        return error_set(err, FR_ERR_FORMAT, "%s: tensor %s is not a list of %d tokens", gguf_path(f->gguf),
+                         GGUF_CLUSTERS, n_vocab);
+    return read_list(f, list, n_vocab, n_vocab, out, err);
 }
 
 static int check_finite(const DrafterFile *f, const GgufTensor *t, fr_error *err) {
@@ -323,7 +351,7 @@ static int check_finite(const DrafterFile *f, const GgufTensor *t, fr_error *err
 static int take(DrafterFile *f, const char *name, int64_t n_in, int64_t n_out, const GgufTensor **out, fr_error *err) {
     const GgufTensor *t = *out = gguf_find_tensor(f->gguf, name);
     if (!t) return error_set(err, FR_ERR_FORMAT, "%s: tensor %s is missing", gguf_path(f->gguf), name);
-    if (t->is_i64 || t->n_dims != (n_out ? 2 : 1) || t->dims[0] != n_in || (n_out && t->dims[1] != n_out))
+    if (gguf_is_list(t) || t->n_dims != (n_out ? 2 : 1) || t->dims[0] != n_in || (n_out && t->dims[1] != n_out))
         return error_set(err, FR_ERR_FORMAT, "%s: tensor %s has the wrong shape: %lld x %lld instead of %lld x %lld",
                          gguf_path(f->gguf), name, (long long)t->dims[0], (long long)t->dims[1], (long long)n_in,
                          (long long)(n_out ? n_out : 1));
@@ -350,7 +378,7 @@ int drafter_file_cube(DrafterFile *f, const char *name, const int64_t dims[3], f
     const GgufTensor *t = gguf_find_tensor(f->gguf, name);
     int64_t n = dims[0] * dims[1] * dims[2];
     if (!t) return error_set(err, FR_ERR_FORMAT, "%s: tensor %s is missing", gguf_path(f->gguf), name);
-    if (t->is_i64 || t->dims[0] != dims[0] || t->dims[1] != dims[1] || t->dims[2] != dims[2] || t->dims[3] != 1)
+    if (gguf_is_list(t) || t->dims[0] != dims[0] || t->dims[1] != dims[1] || t->dims[2] != dims[2] || t->dims[3] != 1)
         return error_set(err, FR_ERR_FORMAT,
                          "%s: tensor %s has the wrong shape: %lld x %lld x %lld instead of %lld x %lld x %lld",
                          gguf_path(f->gguf), name, (long long)t->dims[0], (long long)t->dims[1], (long long)t->dims[2],

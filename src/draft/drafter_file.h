@@ -87,6 +87,9 @@ int drafter_file_table(DrafterFile *f, const char *name, int64_t n_rows, int64_t
 /* Reads the map of a vocabulary of the drafter's own (GGUF_MAP): the target's token for each of its *n > 0 tokens, all
  * different. If there is none, *out and *n stay as they are. The caller frees *out with mem_free. */
 int drafter_file_map(DrafterFile *f, int32_t n_vocab, int32_t **out, int32_t *n, fr_error *err);
+/* Reads the tokens of clusters (GGUF_CLUSTERS), as integers or floats: each of the n_vocab tokens once. The caller
+ * frees *out with mem_free. */
+int drafter_file_clusters(DrafterFile *f, int32_t n_vocab, int32_t **out, fr_error *err);
 /* Call this after the last tensor was read and packed. It fails if the file has changed meanwhile, or holds tensors
  * that were not read, because the method would then run another network than the one in the file. */
 int drafter_file_finish(const DrafterFile *f, fr_error *err);

@@ -39,8 +39,10 @@ typedef struct GgufString {
 
 enum { GGUF_MAX_DIMS = 4 };
 
-/* The map of a drafter's own vocabulary: for each of its tokens that of the target. */
+/* Lists of tokens: the map of a drafter's own vocabulary, with the target's token for each of its own; and the tokens of
+ * all clusters of an LM head, cluster by cluster. Only these tensors may hold integers. */
 #define GGUF_MAP "d2t"
+#define GGUF_CLUSTERS "masked_embd_ordering"
 
 typedef struct GgufTensor {
     const char *name; /* '\0'-terminated, unique in the file */
@@ -49,9 +51,11 @@ typedef struct GgufTensor {
     int64_t dims[GGUF_MAX_DIMS]; /* dims[0] is the contiguous one (row length); unused ones are 1 */
     const void *data;            /* aligned to the file's alignment (8 bytes to a page) */
     size_t bytes;
-    bool is_i64; /* 64-bit integers, and `type` has no meaning: only GGUF_MAP may be that */
-    size_t step; /* in a view, bytes from one of its dims[2] matrices to the next; 0: they are contiguous */
+    bool is_i32, is_i64; /* integers of 32 or 64 bits, and `type` has no meaning: only lists of tokens may be that */
+    size_t step;         /* in a view, bytes from one of its dims[2] matrices to the next; 0: they are contiguous */
 } GgufTensor;
+
+static inline bool gguf_is_list(const GgufTensor *t) { return t->is_i32 || t->is_i64; }
 
 /* Maps the file. For a model in several files (NAME-00001-of-00003.gguf), maps all of them, which are found beside the
  * first, and joins their tensors and keys in one Gguf. On failure *out is NULL and err says why, starting with the

@@ -15,7 +15,8 @@ enum {
     GGUF_MIN_ALIGNMENT = 8,
     GGUF_DEFAULT_ALIGNMENT = 32,
     GGUF_MAX_ALIGNMENT = 65536,
-    GGUF_TENSOR_I64 = 27, /* the type of a map in tensor infos */
+    GGUF_TENSOR_I32 = 26, /* the types of lists of tokens in tensor infos */
+    GGUF_TENSOR_I64 = 27,
 };
 
 typedef struct KeyValue {

@@ -309,11 +309,14 @@ static int parse_shape(Reader *r, GgufTensor *t, const char *what) {
 static int parse_type(Reader *r, GgufTensor *t, const char *what) {
     uint32_t id;
     if (reader_u32(r, what, &id)) return FR_ERR_FORMAT;
-    t->is_i64 = id == GGUF_TENSOR_I64 && strcmp(t->name, GGUF_MAP) == 0;
+    bool is_named = strcmp(t->name, GGUF_MAP) == 0 || strcmp(t->name, GGUF_CLUSTERS) == 0;
+    t->is_i32 = is_named && id == GGUF_TENSOR_I32;
+    t->is_i64 = is_named && id == GGUF_TENSOR_I64;
     t->type = TYPE_F32;
-    if (!t->is_i64 && !tensor_type_from_gguf(id, &t->type)) return refuse_type(r, what, id);
-    if (t->is_i64 && t->n_dims == 1 && size_mul((size_t)t->dims[0], sizeof(int64_t), &t->bytes)) return FR_OK;
-    if (t->is_i64) return reader_refuse(r, FR_ERR_FORMAT, "tensor %s is not a list of tokens", what);
+    if (!gguf_is_list(t) && !tensor_type_from_gguf(id, &t->type)) return refuse_type(r, what, id);
+    size_t each = t->is_i32 ? sizeof(int32_t) : sizeof(int64_t);
+    if (gguf_is_list(t) && t->n_dims == 1 && size_mul((size_t)t->dims[0], each, &t->bytes)) return FR_OK;
+    if (gguf_is_list(t)) return reader_refuse(r, FR_ERR_FORMAT, "tensor %s is not a list of tokens", what);
     const TensorTypeInfo *info = tensor_type_info(t->type);
     if (!tensor_type_row_bytes(t->type, t->dims[0], &t->bytes))
         return reader_refuse(r, FR_ERR_FORMAT,

@@ -17,7 +17,7 @@ enum { FILL_BYTES = 32 << 20 }; /* rows made at a time */
 typedef struct OutTensor {
     char *name;
     TensorType type;
-    bool is_i64; /* 64-bit integers in the place of `type` */
+    bool is_i32, is_i64; /* integers in the place of `type` */
     int n_dims;
     int64_t dims[GGUF_MAX_DIMS];
     size_t row_bytes, bytes;
@@ -227,8 +227,9 @@ static bool measure(OutTensor *t) {
     if (t->n_dims < 1 || t->n_dims > GGUF_MAX_DIMS) return false;
     for (int d = 0; d < t->n_dims; d++)
         if (t->dims[d] < 1) return false;
-    bool fits = t->is_i64 ? size_mul((size_t)t->dims[0], sizeof(int64_t), &t->row_bytes)
-                          : tensor_type_row_bytes(t->type, t->dims[0], &t->row_bytes);
+    size_t of_list = t->is_i32 ? sizeof(int32_t) : t->is_i64 ? sizeof(int64_t) : 0;
+    bool fits = of_list ? size_mul((size_t)t->dims[0], of_list, &t->row_bytes)
+                        : tensor_type_row_bytes(t->type, t->dims[0], &t->row_bytes);
     if (!fits) return false;
     t->bytes = t->row_bytes;
     for (int d = 1; d < t->n_dims; d++)
@@ -262,6 +263,10 @@ void gguf_add_tensor(GgufWriter *w, const char *name, TensorType type, int n_dim
 
 void gguf_add_map(GgufWriter *w, const int64_t *tokens, int64_t n) {
     add_tensor(w, GGUF_MAP, (OutTensor){.is_i64 = true, .n_dims = 1, .data = tokens}, &n);
+}
+
+void gguf_add_clusters(GgufWriter *w, const int32_t *tokens, int64_t n) {
+    add_tensor(w, GGUF_CLUSTERS, (OutTensor){.is_i32 = true, .n_dims = 1, .data = tokens}, &n);
 }
 
 void gguf_add_tensor_filled(GgufWriter *w, const char *name, TensorType type, int n_dims, const int64_t *dims,
@@ -308,7 +313,7 @@ static void out_infos(const GgufWriter *w, Out *o) {
         out_bytes(o, t->name, strlen(t->name));
         out_u32(o, (uint32_t)t->n_dims);
         for (int d = 0; d < t->n_dims; d++) out_u64(o, (uint64_t)t->dims[d]);
-        out_u32(o, t->is_i64 ? GGUF_TENSOR_I64 : tensor_type_info(t->type)->gguf_id);
+        out_u32(o, t->is_i32 ? GGUF_TENSOR_I32 : t->is_i64 ? GGUF_TENSOR_I64 : tensor_type_info(t->type)->gguf_id);
         out_u64(o, offset);
         offset += padded(w, t->bytes);
     }

@@ -35,6 +35,8 @@ void gguf_add_tensor(GgufWriter *w, const char *name, TensorType type, int n_dim
 /* Adds the map of a drafter's vocabulary (GGUF_MAP): the target's token for each of its n tokens; borrowed until
  * finish. */
 void gguf_add_map(GgufWriter *w, const int64_t *tokens, int64_t n);
+/* The same for the tokens of clusters (GGUF_CLUSTERS). */
+void gguf_add_clusters(GgufWriter *w, const int32_t *tokens, int64_t n);
 
 /* gguf_add_tensor with rows that are made while the file is written, for tensors too large to be in memory at once:
  * fill is called with consecutive ranges of rows (of dims[0] elements); dst has room for n_rows of them. */

@@ -158,6 +158,21 @@ static void run_layer(const Plain *p, int32_t i, double *x) {
     for (int32_t k = 0; k < f->H; k++) x[k] *= (double)l->scale[0];
 }
 
+/* Leaves only the tokens of the best clusters. */
+static void leave_clusters(const Plain *p, const double *x, double *logits) {
+    const AssistantFile *f = p->w->file;
+    double scores[V], all[V];
+    int32_t best[V], each = V / f->n_clusters, n_top = f->n_top ? f->n_top : 32;
+    learned_rig_linear(p->w->centroids, NULL, x, f->H, f->n_clusters, scores);
+    learned_rig_best_tokens(scores, f->n_clusters, n_top, best);
+    memcpy(all, logits, sizeof all);
+    for (int32_t i = 0; i < V; i++) logits[i] = -1e9;
+    for (int32_t i = 0; i < n_top * each; i++) {
+        int32_t token = p->w->clusters[best[i / each] * each + i % each];
+        logits[token] = all[token];
+    }
+}
+
 /* A step: reads a token and the state before it. */
 static void run(const Plain *p, int32_t token, const double *state, Place *out) {
     const AssistantFile *f = p->w->file;
@@ -168,6 +183,7 @@ static void run(const Plain *p, int32_t token, const double *state, Place *out) 
     for (int32_t i = 0; i < f->n_layer; i++) run_layer(p, i, x);
     plain_norm(p->w->output_norm, x, f->H, 1e-6, x);
     learned_rig_linear(p->w->head, NULL, x, f->H, V, out->log_p);
+    if (f->n_clusters) leave_clusters(p, x, out->log_p);
     learned_rig_log_softmax(out->log_p, V);
     learned_rig_linear(p->w->after, NULL, x, f->H, T, out->state);
 }

@@ -18,6 +18,7 @@ static void the_text_is_the_plain_one(void **state) {
     (void)state;
     learned_rig_check_lossless(assistant_targets[0].path, "mtp:file=build/assistant-0.gguf,depth=3,top=8");
     learned_rig_check_lossless(assistant_targets[1].path, "mtp:file=build/assistant-1.gguf");
+    learned_rig_check_lossless(assistant_targets[0].path, "mtp:file=build/assistant-3.gguf,depth=3,top=8");
 }
 
 static void generate(const fr_model *m, const fr_engine_options *options, const char *spec, float temperature,
@@ -105,7 +106,7 @@ static void end_rule(ModelPatch *p, const char *path) {
 typedef enum Source { BY_TOKEN, BY_STATE, BY_STATE_LATE } Source;
 
 static void write_rule(Source source) {
-    static const AssistantFile f = {RULE_FILE, TYPE_F32, 0, T, 4, 2, WINDOW, {80, 80}, {true, false}, false};
+    static const AssistantFile f = {RULE_FILE, TYPE_F32, 0, T, 4, 2, WINDOW, {80, 80}, {true, false}, false, 0, 0};
     static AssistantRig w;
     ModelPatch p;
     begin_rule(&p, assistant_targets[0].path, "output.weight");
@@ -225,6 +226,41 @@ static void add_keys(GgufWriter *w) {
     static const float keys[48 * 32] = {0};
     gguf_add_tensor(w, "blk.0.attn_k.weight", TYPE_F32, 2, (int64_t[]){48, 32}, keys);
 }
+/* Adds n clusters of an LM head; their tokens are all of them, but the last is listed as `last`. */
+static void add_clusters(GgufWriter *w, int64_t n, int32_t last) {
+    static const float centroids[48 * V] = {0};
+    static int32_t tokens[V];
+    for (int32_t i = 0; i < V; i++) tokens[i] = i;
+    tokens[V - 1] = last;
+    gguf_add_tensor(w, "masked_embd_centroids.weight", TYPE_F32, 2, (int64_t[]){48, n}, centroids);
+    gguf_add_clusters(w, tokens, V);
+}
+static void add_uneven_clusters(GgufWriter *w) { add_clusters(w, 7, V - 1); }
+static void add_few_clusters(GgufWriter *w) { add_clusters(w, 10, V - 1); }
+static void add_twice(GgufWriter *w) { add_clusters(w, 50, 0); }
+static void add_no_token(GgufWriter *w) { add_clusters(w, 50, V); }
+static void add_other_clusters(GgufWriter *w) {
+    assistant_set_int(w, "n_centroids", 60);
+    add_clusters(w, 50, V - 1);
+}
+static void add_unused_clusters(GgufWriter *w) {
+    gguf_set_bool(w, "gemma4-assistant.use_ordered_embeddings", false);
+    add_clusters(w, 50, V - 1);
+}
+static void add_centroids(GgufWriter *w) {
+    static const float centroids[48 * 50] = {0};
+    gguf_add_tensor(w, "masked_embd_centroids.weight", TYPE_F32, 2, (int64_t[]){48, 50}, centroids);
+}
+static void add_half_tokens(GgufWriter *w) {
+    static const float tokens[V / 2] = {0};
+    add_centroids(w);
+    gguf_add_tensor(w, "masked_embd_ordering", TYPE_F32, 1, (int64_t[]){V / 2}, tokens);
+}
+static void add_fractions(GgufWriter *w) {
+    static const float tokens[V] = {0.5f};
+    add_centroids(w);
+    gguf_add_tensor(w, "masked_embd_ordering", TYPE_F32, 1, (int64_t[]){V}, tokens);
+}
 static void set_vocabulary(GgufWriter *w) {
     static const GgufString tokens[] = {{"a", 1}, {"b", 1}};
     gguf_set_strings(w, "tokenizer.ggml.tokens", tokens, 2);
@@ -252,6 +288,15 @@ static void files_that_do_not_fit_are_refused(void **state) {
         {set_layers, FR_ERR_FORMAT, "block_count is 17"},
         {add_keys, FR_ERR_UNSUPPORTED, "tensors but its method reads only"},
         {set_vocabulary, FR_ERR_MISMATCH, "2 tokens"},
+        {add_uneven_clusters, FR_ERR_FORMAT, "has 7 clusters, which do not divide 300 tokens evenly"},
+        {add_few_clusters, FR_ERR_FORMAT, "centroid_top_k is 32, but there are only 10 clusters"},
+        {add_twice, FR_ERR_FORMAT, "item 299 of tensor masked_embd_ordering is 0, which is not a token"},
+        {add_no_token, FR_ERR_FORMAT, "item 299 of tensor masked_embd_ordering is 300, which is not a token"},
+        {add_other_clusters, FR_ERR_FORMAT, "has 50 clusters, but its key gemma4-assistant.n_centroids is 60"},
+        {add_unused_clusters, FR_ERR_UNSUPPORTED, "tensors but its method reads only"},
+        {add_centroids, FR_ERR_FORMAT, "tensor masked_embd_ordering is missing"},
+        {add_half_tokens, FR_ERR_FORMAT, "tensor masked_embd_ordering is not a list of 300 tokens"},
+        {add_fractions, FR_ERR_FORMAT, "item 0 of tensor masked_embd_ordering is -1, which is not a token"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         refuse((Change){.set = cases[i].set}, cases[i].code, cases[i].words);

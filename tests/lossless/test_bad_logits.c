@@ -100,7 +100,7 @@ enum { N_SEEDS = 6 };
 static void inflate(ModelPatch *p, const GgufTensor *t) {
     char *data = model_patch_tensor(p, t->name);
     size_t each = t->type == TYPE_F32 ? 4 : 2;
-    bool is_checked = t->is_i64 || strcmp(t->name, "medusa.accuracy") == 0;
+    bool is_checked = gguf_is_list(t) || strcmp(t->name, "medusa.accuracy") == 0;
     for (size_t k = 0; k < t->bytes / each && !is_checked; k++, data += each)
         if (each == 4) memcpy(data, *(float *)(void *)data < 0 ? &(float){-3e38f} : &(float){3e38f}, each);
         else memcpy(data, *(uint16_t *)(void *)data & 0x8000 ? &(uint16_t){0xfbff} : &(uint16_t){0x7bff}, each);

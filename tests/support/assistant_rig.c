@@ -36,9 +36,11 @@ AssistantTarget assistant_targets[ASSISTANT_TARGETS] = {
 };
 
 const AssistantFile assistant_files[ASSISTANT_FILES] = {
-    {"build/assistant-0.gguf", TYPE_F32, 0, 48, 4, 3, WINDOW, {80, 80, 80}, {true, true, false}, false},
-    {"build/assistant-1.gguf", TYPE_F16, 1, 32, 2, 2, WINDOW - 3, {64, 96}, {false, true}, true},
-    {"build/assistant-2.gguf", TYPE_Q8_0, 0, 64, 4, 1, WINDOW, {96}, {true}, false},
+    {"build/assistant-0.gguf", TYPE_F32, 0, 48, 4, 3, WINDOW, {80, 80, 80}, {true, true, false}, false, 0, 0},
+    {"build/assistant-1.gguf", TYPE_F16, 1, 32, 2, 2, WINDOW - 3, {64, 96}, {false, true}, true, 0, 0},
+    {"build/assistant-2.gguf", TYPE_Q8_0, 0, 64, 4, 1, WINDOW, {96}, {true}, false, 0, 0},
+    {"build/assistant-3.gguf", TYPE_F32, 0, 48, 4, 2, WINDOW, {80, 80}, {true, false}, false, 12, 3},
+    {"build/assistant-4.gguf", TYPE_Q8_0, 1, 32, 2, 1, WINDOW, {64}, {false}, false, 50, 0},
 };
 
 AssistantRig assistants[ASSISTANT_FILES];
@@ -92,6 +94,15 @@ static void set_keys(const AssistantFile *f, GgufWriter *w) {
     assistant_set_float(w, "final_logit_softcapping", 30);
 }
 
+/* Adds the clusters of the LM head, whose tokens are not neighbours. */
+static void add_clusters(const AssistantFile *f, AssistantRig *w) {
+    w->centroids = learned_rig_tensor(&w->rig, "masked_embd_centroids.weight", TYPE_F32, f->H, f->n_clusters, 0.5);
+    for (int32_t i = 0; i < V; i++) w->listed[i] = (float)(w->clusters[i] = (7 * i + 11) % V);
+    if (f->n_top) gguf_add_clusters(w->rig.w, w->clusters, V);
+    else gguf_add_tensor(w->rig.w, "masked_embd_ordering", TYPE_F32, 1, (int64_t[]){V}, w->listed);
+    if (f->n_top) assistant_set_int(w->rig.w, "centroid_top_k", f->n_top);
+}
+
 static float *add_to_layer(LearnedRig *r, int32_t i, const char *name, TensorType type, int64_t n_in, int64_t n_out,
                            double std) {
     char full[64];
@@ -125,6 +136,7 @@ static void add_tensors(const AssistantFile *f, AssistantRig *w) {
     w->output_norm = learned_rig_tensor(r, "output_norm.weight", TYPE_F32, f->H, 0, 1);
     if (factors) gguf_add_tensor(r->w, factors->name, TYPE_F32, 1, factors->dims, factors->data);
     for (int32_t i = 0; i < f->n_layer; i++) add_layer(f, w, i);
+    if (f->n_clusters) add_clusters(f, w);
 }
 
 static void open_rope(Rope *out, int32_t n_rot, double base, const float *factors) {

@@ -28,7 +28,7 @@ typedef struct AssistantTarget {
     float *embedding;         /* [ASSISTANT_VOCAB][ASSISTANT_WIDTH] */
 } AssistantTarget;
 
-enum { ASSISTANT_TARGETS = 2, ASSISTANT_FILES = 3 };
+enum { ASSISTANT_TARGETS = 2, ASSISTANT_FILES = 5 };
 extern AssistantTarget assistant_targets[ASSISTANT_TARGETS];
 
 /* An assistant: the number of its target, its width, and what its layers are like. */
@@ -37,6 +37,8 @@ typedef struct AssistantFile {
     TensorType type;
     int32_t target, H, n_head, n_layer, window, ff[ASSISTANT_LAYERS];
     bool is_local[ASSISTANT_LAYERS], lists_ff;
+    /* Of the LM head, and how many of them are computed. 0: it has none, or the file does not say. */
+    int32_t n_clusters, n_top;
 } AssistantFile;
 
 typedef struct AssistantLayer {
@@ -47,7 +49,9 @@ typedef struct AssistantRig {
     const AssistantFile *file;
     LearnedRig rig;
     AssistantLayer layers[ASSISTANT_LAYERS];
-    float *before, *after, *head, *output_norm;
+    float *before, *after, *head, *output_norm, *centroids;
+    int32_t clusters[ASSISTANT_VOCAB]; /* the tokens of all clusters */
+    float listed[ASSISTANT_VOCAB];     /* the same, as the file of n_top 0 has them */
     Rope ropes[2];
 } AssistantRig;
 extern const AssistantFile assistant_files[ASSISTANT_FILES];

@@ -16,6 +16,23 @@ typedef struct AssistantVectors {
 typedef struct AssistantMember AssistantMember; /* a sequence in a proposal */
 typedef struct AssistantFront AssistantFront;   /* a node that is expanded at the current level */
 
+/* An LM head that computes the logits of some clusters of tokens only (cluster_head.c). */
+typedef struct ClusterHead {
+    LearnedDrafter *learned;
+    int32_t n, n_top, n_each; /* clusters; how many of them are computed; tokens of each */
+    int32_t *tokens;          /* [n][n_each] */
+    Linear **rows;            /* [n] the rows of the LM head for the tokens of a cluster, [n_each][H] */
+    Buffer *hidden, *logits;  /* [H], [n_top][n_each] */
+} ClusterHead;
+
+/* Opens the clusters of the file on a zeroed struct: `head` is the LM head, [V][H]. *centroids [n][H] becomes the
+ * matrix that scores clusters. After a failure cluster_head_close is safe. */
+int cluster_head_open(ClusterHead *c, LearnedDrafter *learned, const GgufTensor *head, int32_t n_top,
+                      const GgufTensor **centroids, fr_error *err);
+void cluster_head_close(ClusterHead *c);
+/* Computes a row of logits [V] of a state [H] and the scores [n] of the clusters for it. */
+void cluster_head_logits(ClusterHead *c, const float *scores, const float *hidden, float *logits);
+
 /* T is the width of the target, H that of the layers. */
 typedef struct Assistant {
     LearnedDrafter learned;
@@ -24,6 +41,7 @@ typedef struct Assistant {
     LayerSpec specs[ASSISTANT_MAX_LAYERS];
     AssistantVectors vectors[ASSISTANT_MAX_LAYERS];
     float *output_norm;
+    ClusterHead clusters; /* n 0: all logits are computed */
     Weights *weights;
     Executor *executor;      /* reads the target's */
     Linear *before, *after;  /* the projections around the layers: [H][2T], [T][H] */

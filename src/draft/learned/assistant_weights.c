@@ -7,6 +7,7 @@
 #include "draft/learned/assistant.h"
 
 #include "base/mem.h"
+#include "draft/feedback.h"
 #include "draft/learned/layer_entries.h"
 #include "draft/learned/learned_files.h"
 #include "model/arch.h"
@@ -28,6 +29,7 @@ bool assistant_is_file(const char *path) {
 void assistant_close_weights(Assistant *a) {
     learned_linear_close(&a->learned, a->before);
     learned_linear_close(&a->learned, a->after);
+    cluster_head_close(&a->clusters);
     executor_close(a->executor);
     weights_close(a->weights);
     for (int32_t i = 0; i < ASSISTANT_MAX_LAYERS; i++) {
@@ -50,6 +52,8 @@ typedef struct Keys {
     const Model *target;
     LayerKind kinds[KV_GROUPS];
     KvGroup kind[ASSISTANT_MAX_LAYERS];
+    int32_t n_clusters, n_top_clusters;
+    bool uses_clusters;
     int64_t n_head[ASSISTANT_MAX_LAYERS], n_head_kv[ASSISTANT_MAX_LAYERS], n_ff[ASSISTANT_MAX_LAYERS]; /* 0: as all */
 } Keys;
 
@@ -62,6 +66,9 @@ static void read_keys(KeyReader *r, void *user) {
     key_int(r, "attention.shared_kv_layers", n_layer, 0, n_layer);
     if (key_int(r, "embedding_length_per_layer_input", 0, 0, 1 << 16) > 0)
         key_fail(r, FR_ERR_UNSUPPORTED, "per-layer embeddings of an assistant are not supported");
+    k->uses_clusters = key_bool(r, ASSISTANT_KEY_USES_CLUSTERS, true);
+    k->n_clusters = key_int(r, ASSISTANT_KEY_CLUSTERS, 0, 0, k->target->hparams.n_vocab);
+    k->n_top_clusters = key_int(r, ASSISTANT_KEY_TOP_CLUSTERS, 32, 1, TOP_K_MAX);
     local->window = key_int(r, "attention.sliding_window", 0, 0, 1 << 28);
     local->head_dim = key_int(r, "attention.key_length_swa", 0, 0, 1 << 12);
     if (key_int(r, "attention.value_length_swa", local->head_dim, 0, 1 << 12) != local->head_dim)
@@ -232,17 +239,24 @@ static int read_matrices(Assistant *a, int32_t i, int64_t n_ff, fr_error *err) {
     return status;
 }
 
-/* Reads the embedding of the file, which is only its LM head. */
-static int read_head(Assistant *a, fr_error *err) {
+/* Reads the embedding of the file, which is only its LM head. With clusters the model's logits are their scores. */
+static int read_head(Assistant *a, const Keys *k, fr_error *err) {
     LearnedDrafter *l = &a->learned;
+    bool has_clusters = k->uses_clusters && drafter_file_has(&l->file, ASSISTANT_CENTROIDS);
     const GgufTensor *t = gguf_find_tensor(l->file.gguf, ASSISTANT_EMBEDDING);
     if (t && t->n_dims == 2 && t->dims[1] != l->n_vocab)
         return error_set(err, FR_ERR_MISMATCH,
                          "%s: was trained for a target with %lld tokens, and %s has %d; run the target that it was "
                          "trained for",
                          gguf_path(l->file.gguf), (long long)t->dims[1], gguf_path(l->target->gguf), l->n_vocab);
-    return drafter_file_matrix(&l->file, ASSISTANT_EMBEDDING, a->model.hparams.n_embd, l->n_vocab, &a->model.output,
-                               err);
+    int status = drafter_file_matrix(&l->file, ASSISTANT_EMBEDDING, a->model.hparams.n_embd, l->n_vocab,
+                                     &a->model.output, err);
+    if (!status && has_clusters)
+        status = cluster_head_open(&a->clusters, l, a->model.output, k->n_top_clusters, &a->model.output, err);
+    if (!status && has_clusters && k->n_clusters && k->n_clusters != a->clusters.n)
+        status = error_set(err, FR_ERR_FORMAT, "%s: has %d clusters, but its key %s.%s is %d", gguf_path(l->file.gguf),
+                           a->clusters.n, ASSISTANT_ARCHITECTURE, ASSISTANT_KEY_CLUSTERS, k->n_clusters);
+    return status;
 }
 
 /* ---- all of them ------------------------------------------------------------------------------------ */
@@ -252,7 +266,7 @@ static void complete_model(Assistant *a) {
     const Model *target = a->learned.target;
     Model *m = &a->model;
     Hparams *h = &m->hparams;
-    h->n_vocab = target->hparams.n_vocab;
+    h->n_vocab = (int32_t)m->output->dims[1];
     h->rope = target->hparams.rope;
     h->local_n_rot = target->hparams.local_n_rot;
     h->n_head_kv = 1;
@@ -274,7 +288,7 @@ int assistant_read_weights(Assistant *a, fr_error *err) {
     Keys keys = {.target = l->target};
     int64_t width = l->n_embd;
     int status = read_shape(a, &keys, err);
-    if (!status) status = read_head(a, err);
+    if (!status) status = read_head(a, &keys, err);
     for (int32_t i = 0; i < a->model.hparams.n_layer && !status; i++) status = bind_layer(a, &keys, i, err);
     if (!status) status = check_rope(a, err);
     for (int32_t i = 0; i < a->model.hparams.n_layer && !status; i++) {

@@ -25,8 +25,8 @@
  * one forward over independent rows.
  *
  * Neither transformers nor llama.cpp caps the logits of an assistant, although the target's are capped; nor do we. The
- * assistants of E2B and E4B were published with clusters of tokens, by which some programs compute only a part of the
- * logits. llama.cpp's converter leaves them out, and all logits are computed here.
+ * assistants of E2B and E4B were published with clusters of tokens, by which only a part of the logits is computed
+ * (cluster_head.c). llama.cpp's converter leaves them out; without them all logits are computed.
  *
  * The trees are those of `eagle` (eagle_layer.c): each level expands the `top` nodes of greatest joint probability.
  * Noise, draws and chances are those of all learned drafters (learned_top.c).
@@ -183,7 +183,9 @@ static void add_children(Assistant *a, int32_t i) {
     int32_t node = a->front[i].node, path[TREE_MAX_NODES], tokens[EAGLE_MAX_TOP];
     double log_p[EAGLE_MAX_TOP];
     int32_t n_path = learned_path(m->tree, node, path);
-    memcpy(a->logits, executor_logits(a->executor, i), (size_t)l->n_vocab * sizeof *a->logits);
+    const float *logits = executor_logits(a->executor, i);
+    if (a->clusters.n) cluster_head_logits(&a->clusters, logits, executor_hidden(a->executor, i), a->logits);
+    else memcpy(a->logits, logits, (size_t)l->n_vocab * sizeof *a->logits);
     int32_t n = learned_top(l, m->sequence, path, n_path, a->logits, a->top, tokens, log_p);
     m->row[node] = i;
     for (int32_t k = 0; k < n; k++) {

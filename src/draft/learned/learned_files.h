@@ -314,16 +314,24 @@ enum { DFLASH_MAX_SELECTOR_RANK = 4096 };
  * name of that architecture. They are the keys of gemma4, and these:
  *   nextn_predict_layers         the number of layers, all of which run in each step
  *   embedding_length_out         the width of the target's hidden states, T
+ *   centroid_top_k (32), use_ordered_embeddings (true), n_centroids   optional, for files with clusters: how many are
+ *                                computed, whether they are used, and C
  * Tensors, where H is the width of the layers:
  *   nextn.pre_projection.weight [H][2T], nextn.post_projection.weight [T][H]
  *   token_embd.weight [V][H]     the LM head; output_norm.weight [H]
  *   rope_freqs.weight            divisors of the frequencies in layers without a window, as in the target's file
+ *   masked_embd_centroids.weight [C][H], masked_embd_ordering [V]   optional: the C clusters of an LM head
+ *                                (cluster_head.c), and the tokens of each, V / C of them
  *   blk.<layer>.<name>: attn_norm, post_attention_norm, ffn_norm and post_ffw_norm [H], attn_q_norm [head_dim],
  *     layer_output_scale [1], attn_q, attn_output, ffn_gate, ffn_up and ffn_down, ".weight" each. There are no keys or
  *     values: a layer reads those of the target's last layer of its kind, with or without a window, that has some. */
 #define ASSISTANT_KEY_LAYERS "nextn_predict_layers"
 #define ASSISTANT_KEY_TARGET_WIDTH "embedding_length_out"
 #define ASSISTANT_KEY_WINDOWS "attention.sliding_window_pattern" /* a flag for each layer */
+#define ASSISTANT_KEY_TOP_CLUSTERS "centroid_top_k"
+#define ASSISTANT_KEY_USES_CLUSTERS "use_ordered_embeddings"
+#define ASSISTANT_KEY_CLUSTERS "n_centroids"
+#define ASSISTANT_CENTROIDS "masked_embd_centroids.weight"
 #define ASSISTANT_BEFORE "nextn.pre_projection"                  /* .weight */
 #define ASSISTANT_AFTER "nextn.post_projection"                  /* .weight */
 #define ASSISTANT_EMBEDDING "token_embd.weight"
