@@ -39,8 +39,8 @@ typedef struct GgufString {
 
 enum { GGUF_MAX_DIMS = 4 };
 
-/* Lists of tokens: the map of a drafter's own vocabulary, with the target's token for each of its own; and the tokens of
- * all clusters of an LM head, cluster by cluster. Only these tensors may hold integers. */
+/* Lists of tokens: the map of a drafter's own vocabulary, with the target's token for each of its own; and the tokens
+ * of all clusters of an LM head, cluster by cluster. Only these tensors may hold integers. */
 #define GGUF_MAP "d2t"
 #define GGUF_CLUSTERS "masked_embd_ordering"
 
