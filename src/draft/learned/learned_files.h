@@ -332,8 +332,8 @@ enum { DFLASH_MAX_SELECTOR_RANK = 4096 };
 #define ASSISTANT_KEY_USES_CLUSTERS "use_ordered_embeddings"
 #define ASSISTANT_KEY_CLUSTERS "n_centroids"
 #define ASSISTANT_CENTROIDS "masked_embd_centroids.weight"
-#define ASSISTANT_BEFORE "nextn.pre_projection"                  /* .weight */
-#define ASSISTANT_AFTER "nextn.post_projection"                  /* .weight */
+#define ASSISTANT_BEFORE "nextn.pre_projection" /* .weight */
+#define ASSISTANT_AFTER "nextn.post_projection" /* .weight */
 #define ASSISTANT_EMBEDDING "token_embd.weight"
 #define ASSISTANT_OUTPUT_NORM "output_norm.weight"
 #define ASSISTANT_ROPE_FACTORS "rope_freqs.weight"
