@@ -345,6 +345,7 @@ const TrainMethod train_dflash = {
                 "  forerun run -m target.gguf -p \"Once upon a time\" --draft dflash:file=dflash.gguf\n",
     .sets = (const OptionSet[]){{train_drafter_options, &settings.drafter},
                                 {train_stream_options, &settings.streams},
+                                {train_head_tokens_options, &settings.drafter},
                                 {option_table, &settings},
                                 {NULL, NULL}},
     .check = check,

@@ -205,6 +205,7 @@ const TrainMethod train_mtp = {
                 "  forerun run -m target.gguf -p \"Once upon a time\" --draft mtp:file=mtp-target.gguf\n",
     .sets = (const OptionSet[]){{train_steps_options, &settings.drafter},
                                 {train_drafter_options, &settings.drafter},
+                                {train_head_tokens_options, &settings.drafter},
                                 {option_table, &settings},
                                 {NULL, NULL}},
     .check = check,

@@ -386,6 +386,20 @@ static void head_tokens_are_listed_and_kept(void **state) {
         cli_expect("run -m " VOCAB " -p 'the cat' -n 8 --ctx 16 --draft medusa:file=" OUT, 0, "");
         train_rig_shell("mv " OUT " " OLD);
     }
+    static const char *const others[] = {"dflash", "mtp"};
+    for (size_t i = 0; i < 2; i++) {
+        char command[512];
+        snprintf(command, sizeof command,
+                 "train %s -m " VOCAB " --data " DATA " --valid 0 --length 16 --batch 4 --steps 2 "
+                 "--force --head-tokens 20 -o " OUT,
+                 others[i]);
+        cli_expect(command, 0, " tokens/s");
+        assert_true(listed_token(key, 19) >= 0);
+        assert_int_equal(listed_token(key, 20), -1);
+        snprintf(command, sizeof command,
+                 "compare -m " VOCAB " -p 'the cat' -n 8 --ctx 32 --runs 1 --no-text --draft %s:file=" OUT, others[i]);
+        cli_expect(command, 0, "identical");
+    }
     cli_expect(HEADS "--init " OLD " --head-tokens 300", 0, " tokens/s");
     Gguf *g = rig_gguf(OUT);
     assert_true(gguf_find_key(g, key) < 0);

@@ -62,38 +62,68 @@ static void propose(const char *spec, Tree *tree) {
     learned_rig_close_reader(&reader);
 }
 
-static const char *const methods[] = {"redrafter", "medusa", "hydra", "eagle", "lyanna"};
-enum { N_METHODS = sizeof methods / sizeof *methods };
+/* Names of files in build; a method is the part before the first '-'. */
+static const char *const drafters[] = {"redrafter", "medusa", "hydra",         "eagle",
+                                       "lyanna",    "dflash", "dflash-markov", "dflash-2"};
+enum { N_FILES = sizeof drafters / sizeof *drafters };
+
+/* The spec of a file with the method of drafters[i]. */
+static const char *spec_of(size_t i, const char *file) {
+    static char spec[100];
+    snprintf(spec, sizeof spec, "%.*s:file=build/%s.gguf", (int)strcspn(drafters[i], "-"), drafters[i], file);
+    return spec;
+}
 
 static void a_list_of_all_tokens_changes_nothing(void **state) {
     (void)state;
-    for (size_t i = 0; i < N_METHODS; i++) {
-        char from[60], spec[100];
+    for (size_t i = 0; i < N_FILES; i++) {
+        char name[60], from[80];
         static Tree want, got;
-        snprintf(from, sizeof from, "build/all-%s.gguf", methods[i]);
+        snprintf(name, sizeof name, "all-%s", drafters[i]);
+        snprintf(from, sizeof from, "build/%s.gguf", name);
         write_with_list(from, all_tokens, V, "build/head-tokens-all.gguf");
-        snprintf(spec, sizeof spec, "%s:file=%s", methods[i], from);
-        propose(spec, &want);
+        propose(spec_of(i, name), &want);
         assert_true(want.n > 1);
-        snprintf(spec, sizeof spec, "%s:file=build/head-tokens-all.gguf", methods[i]);
-        propose(spec, &got);
-        rig_assert_same_tree(&want, &got, methods[i]);
+        propose(spec_of(i, "head-tokens-all"), &got);
+        rig_assert_same_tree(&want, &got, drafters[i]);
     }
+}
+
+static void expect_odd(const Tree *tree, const char *what) {
+    assert_true(tree->n > 1);
+    for (int32_t k = 1; k < tree->n; k++)
+        if (tree->nodes[k].token % 2 == 0) fail_msg("%s drafted token %d", what, tree->nodes[k].token);
 }
 
 static void only_tokens_of_the_list_are_drafted(void **state) {
     (void)state;
-    for (size_t i = 0; i < N_METHODS; i++) {
-        char from[60], spec[100];
+    for (size_t i = 0; i < N_FILES; i++) {
+        char from[60];
         static Tree tree;
-        snprintf(from, sizeof from, "build/all-%s.gguf", methods[i]);
+        snprintf(from, sizeof from, "build/all-%s.gguf", drafters[i]);
         write_with_list(from, odd_tokens, V / 2, "build/head-tokens-odd.gguf");
-        snprintf(spec, sizeof spec, "%s:file=build/head-tokens-odd.gguf", methods[i]);
-        propose(spec, &tree);
-        assert_true(tree.n > 1);
-        for (int32_t k = 1; k < tree.n; k++)
-            if (tree.nodes[k].token % 2 == 0) fail_msg("%s drafted token %d", methods[i], tree.nodes[k].token);
+        propose(spec_of(i, "head-tokens-odd"), &tree);
+        expect_odd(&tree, drafters[i]);
     }
+}
+
+/* Two layers for multi-token prediction with an LM head of their own. */
+static void a_companion_may_have_a_list(void **state) {
+    (void)state;
+    static Tree want, got;
+    Gguf *g = rig_gguf(ALL_DRAFTERS_NEXTN);
+    Weights *of_all = target;
+    target = rig_weights(g, NULL);
+    propose("mtp", &want);
+    write_with_list(ALL_DRAFTERS_NEXTN, all_tokens, V, "build/head-tokens-all.gguf");
+    propose("mtp:file=build/head-tokens-all.gguf", &got);
+    rig_assert_same_tree(&want, &got, "mtp");
+    write_with_list(ALL_DRAFTERS_NEXTN, odd_tokens, V / 2, "build/head-tokens-odd.gguf");
+    propose("mtp:file=build/head-tokens-odd.gguf", &got);
+    expect_odd(&got, "mtp");
+    rig_weights_close(target);
+    gguf_close(g);
+    target = of_all;
 }
 
 /* A map of a published file may name any tokens of the target, also those beyond the size of the drafter's head. */
@@ -185,11 +215,9 @@ static void wrong_lists_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_list_of_all_tokens_changes_nothing),
-        cmocka_unit_test(only_tokens_of_the_list_are_drafted),
-        cmocka_unit_test(tokens_of_a_map_are_drafted),
-        cmocka_unit_test(logits_of_the_list_have_the_same_bits),
-        cmocka_unit_test(wrong_lists_are_refused),
+        cmocka_unit_test(a_list_of_all_tokens_changes_nothing),  cmocka_unit_test(only_tokens_of_the_list_are_drafted),
+        cmocka_unit_test(a_companion_may_have_a_list),           cmocka_unit_test(tokens_of_a_map_are_drafted),
+        cmocka_unit_test(logits_of_the_list_have_the_same_bits), cmocka_unit_test(wrong_lists_are_refused),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -121,6 +121,14 @@ static int copy_embedding(MtpLayer *l, fr_error *err) {
     return FR_OK;
 }
 
+/* Reads the list of tokens of a companion that forerun wrote, and leaves the heads of the layers these rows. */
+static int read_head_tokens(Mtp *m, fr_error *err) {
+    LearnedDrafter *l = &m->eagle.learned;
+    int status = m->companion ? head_tokens_read(l, &(DrafterFile){.gguf = m->companion}, err) : FR_OK;
+    for (int32_t i = 0; i < m->n_layers && !status; i++) status = head_tokens_set(l, &m->layers[i].nextn.model, err);
+    return status;
+}
+
 /* Reads the descriptions of the layers for at most `depth` depths. The message of a failure is that of nextn_open and,
  * where another file would help, the remedy. */
 static int read_descriptions(Mtp *m, int32_t depth, fr_error *err) {
@@ -148,6 +156,7 @@ static int read_weights(Mtp *m, int32_t depth, fr_error *err) {
     Eagle *d = &m->eagle;
     LearnedDrafter *l = &d->learned;
     int status = read_descriptions(m, depth, err);
+    if (!status) status = read_head_tokens(m, err);
     for (int32_t i = 0; i < m->n_layers && !status; i++) {
         MtpLayer *x = &m->layers[i];
         Linear **fc = i ? &x->fc : &d->fc;

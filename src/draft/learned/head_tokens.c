@@ -27,19 +27,21 @@
 #include <string.h>
 
 /* Takes the rows of the drafter's tokens out of a matrix with a row for each token of the target. */
-static int take_rows(LearnedDrafter *d, const GgufTensor *from, GgufTensor *out, fr_error *err) {
+static int take_rows(LearnedDrafter *d, const GgufTensor *from, const GgufTensor **out, fr_error *err) {
     size_t row_bytes = from->bytes / (size_t)from->dims[1];
+    GgufTensor *t;
     char *rows;
-    const ArenaItem items[] = {ARENA_ITEM(&rows, (size_t)d->head.n * row_bytes)};
-    int status = arena_take(&d->arena, items, 1, "an LM head over some tokens", err);
+    const ArenaItem items[] = {ARENA_ITEM(&t, 1), ARENA_ITEM(&rows, (size_t)d->head.n * row_bytes)};
+    int status = arena_take(&d->arena, items, ARENA_COUNT(items), "an LM head over some tokens", err);
     if (status) return status;
     for (int32_t i = 0; i < d->head.n; i++)
         memcpy(rows + (size_t)i * row_bytes, (const char *)from->data + (size_t)d->head.tokens[i] * row_bytes,
                row_bytes);
-    *out = *from;
-    out->dims[1] = d->head.n;
-    out->bytes = (size_t)d->head.n * row_bytes;
-    out->data = rows;
+    *t = *from;
+    t->dims[1] = d->head.n;
+    t->bytes = (size_t)d->head.n * row_bytes;
+    t->data = rows;
+    *out = t;
     return FR_OK;
 }
 
@@ -57,9 +59,10 @@ static int take_numbers(LearnedDrafter *d, const float *from, const float **out,
 
 /* ---- opening ------------------------------------------------------------------------------------------ */
 
-int head_tokens_read(LearnedDrafter *d, fr_error *err) {
-    int status = drafter_file_tokens(&d->file, HEAD_TOKENS_KEY, d->n_vocab, &d->head.tokens, &d->head.n, err);
+int head_tokens_read(LearnedDrafter *d, const DrafterFile *f, fr_error *err) {
+    int status = drafter_file_tokens(f, HEAD_TOKENS_KEY, d->n_vocab, &d->head.tokens, &d->head.n, err);
     const ArenaItem items[] = {ARENA_ITEM(&d->head.row, d->head.n)};
+    d->head.is_list = d->head.tokens != NULL;
     return status || !d->head.tokens ? status : arena_take(&d->arena, items, 1, "logits of some tokens", err);
 }
 
@@ -69,29 +72,35 @@ void head_tokens_close(LearnedDrafter *d) {
 }
 
 int head_tokens_set(LearnedDrafter *d, Model *m, fr_error *err) {
-    if (!d->head.tokens) return FR_OK;
-    int status = take_rows(d, d->target->output, &d->head.rows, err);
-    if (!status) status = take_numbers(d, d->target->output_bias, &m->output_bias, err);
-    m->output = &d->head.rows;
+    if (!d->head.is_list) return FR_OK;
+    int status = take_rows(d, m->output, &m->output, err);
+    if (!status) status = take_numbers(d, m->output_bias, &m->output_bias, err);
     m->hparams.n_vocab = d->head.n;
     return status;
 }
 
+int head_rows_read(LearnedDrafter *d, const char *name, int64_t n_in, const GgufTensor **out, fr_error *err) {
+    bool has_all = d->head.is_list || !d->head.tokens;
+    int status = drafter_file_matrix(&d->file, name, n_in, has_all ? d->n_vocab : d->head.n, out, err);
+    return status || !d->head.is_list ? status : take_rows(d, *out, out, err);
+}
+
 int own_head_read(LearnedDrafter *d, Model *m, const char *name, fr_error *err) {
     Hparams *h = &m->hparams;
-    if (d->head.tokens)
-        return error_set(err, FR_ERR_FORMAT, "%s: has the key %s, which files of this method do not have",
+    bool has_own = drafter_file_has(&d->file, name) || drafter_file_has(&d->file, GGUF_MAP);
+    if (d->head.is_list && has_own)
+        return error_set(err, FR_ERR_FORMAT,
+                         "%s: has the key %s, which is for the target's LM head, and a head of its own",
                          gguf_path(d->file.gguf), HEAD_TOKENS_KEY);
     int status = drafter_file_map(&d->file, d->n_vocab, &d->head.tokens, &d->head.n, err);
     h->n_vocab = d->head.n;
     if (status) return status;
-    if (drafter_file_has(&d->file, name) || d->head.tokens)
-        return drafter_file_matrix(&d->file, name, h->n_embd, h->n_vocab, &m->output, err);
+    if (has_own) return drafter_file_matrix(&d->file, name, h->n_embd, h->n_vocab, &m->output, err);
     m->output = d->target->output;
     m->output_bias = d->target->output_bias;
     h->logit_scale = d->target->hparams.logit_scale;
     h->logit_cap = d->target->hparams.logit_cap;
-    if (h->n_embd == d->n_embd) return FR_OK;
+    if (h->n_embd == d->n_embd) return head_tokens_set(d, m, err);
     return error_set(err, FR_ERR_FORMAT,
                      "%s: has no %s, and its width of %d is not the target's, whose LM head it would use",
                      gguf_path(d->file.gguf), name, h->n_embd);
@@ -110,15 +119,11 @@ int learned_output_open(LearnedDrafter *d, const char *name, int64_t n_in, bool 
                         Linear **out, fr_error *err) {
     if (!d->head.tokens) return learned_linear_open(d, name, n_in, d->n_vocab, has_bias, max_rows, out, err);
     char tensor[96];
-    const GgufTensor *all;
-    GgufTensor *rows;
+    const GgufTensor *rows;
     float *all_bias = NULL;
     const float *bias = NULL;
-    const ArenaItem items[] = {ARENA_ITEM(&rows, 1)};
-    int status = arena_take(&d->arena, items, 1, name, err);
     snprintf(tensor, sizeof tensor, "%s.weight", name);
-    if (!status) status = drafter_file_matrix(&d->file, tensor, n_in, d->n_vocab, &all, err);
-    if (!status) status = take_rows(d, all, rows, err);
+    int status = head_rows_read(d, tensor, n_in, &rows, err);
     snprintf(tensor, sizeof tensor, "%s.bias", name);
     if (!status && has_bias) status = drafter_file_vector(&d->file, tensor, d->n_vocab, &all_bias, err);
     if (!status) status = take_numbers(d, all_bias, &bias, err);

@@ -80,7 +80,7 @@ enum { LEARNED_MAX_BUFFERS = 16 };
 typedef struct LearnedHead {
     int32_t *tokens; /* [n] the target's tokens; NULL: all of them */
     int32_t n;
-    GgufTensor rows;  /* their rows of the target's LM head */
+    bool is_list; /* they are those of a list, and matrices of the file have rows for all tokens of the target */
     Model model;      /* no layers, and these rows as its LM head; for learned_head */
     Weights *weights; /* of `model` */
     float *row;       /* [n] */
@@ -179,10 +179,12 @@ void learned_output(LearnedDrafter *d, const Linear *output, Buffer *x, int32_t 
 void learned_spread(const LearnedDrafter *d, const float *logits, float *out);
 
 /* Read the list of the drafter's tokens from its file, and free it; learned_open and learned_release call them. */
-int head_tokens_read(LearnedDrafter *d, fr_error *err);
+int head_tokens_read(LearnedDrafter *d, const DrafterFile *f, fr_error *err);
 void head_tokens_close(LearnedDrafter *d);
-/* Gives a model of layers (model_of_layers) the LM head over the drafter's tokens, if these are not all tokens. */
+/* Leaves a model of layers (model_of_layers) only the rows of its LM head for the tokens of the list, if it has one. */
 int head_tokens_set(LearnedDrafter *d, Model *m, fr_error *err);
+/* Reads a matrix of the file that makes logits: its rows for the drafter's tokens. */
+int head_rows_read(LearnedDrafter *d, const char *name, int64_t n_in, const GgufTensor **out, fr_error *err);
 /* Sets the LM head of a model of the drafter's layers and its n_vocab: the tensor `name` of the file, which has a row
  * for each token of the map (drafter_file_map), if there is one; or the target's head. */
 int own_head_read(LearnedDrafter *d, Model *m, const char *name, fr_error *err);

@@ -86,7 +86,7 @@ int markov_head_open(MarkovHead *m, LearnedDrafter *learned, int32_t n_embd, int
     const LearnedBuffer buffers[] = {{&m->narrow, m->rank}, {&m->wide, n_vocab}};
     const ArenaItem items[] = {ARENA_ITEM(&m->state, n_embd + m->rank)};
     int status = own_embedding_read(&m->before, learned, DFLASH_MARKOV_BEFORE, m->rank, err);
-    if (!status) status = drafter_file_matrix(&learned->file, DFLASH_MARKOV_OUTPUT, m->rank, n_vocab, &output, err);
+    if (!status) status = head_rows_read(learned, DFLASH_MARKOV_OUTPUT, m->rank, &output, err);
     if (!status)
         status = learned->backend->linear_open(&m->output, learned->device, learned->weights, output, NULL, 1, err);
     if (!status) status = learned_open_buffers(learned, buffers, ARENA_COUNT(buffers), err);
