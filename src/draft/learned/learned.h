@@ -80,7 +80,7 @@ enum { LEARNED_MAX_BUFFERS = 16 };
 typedef struct LearnedHead {
     int32_t *tokens; /* [n] the target's tokens; NULL: all of them */
     int32_t n;
-    bool is_list; /* they are those of a list, and matrices of the file have rows for all tokens of the target */
+    bool is_list;     /* they are those of a list, and matrices of the file have rows for all tokens of the target */
     Model model;      /* no layers, and these rows as its LM head; for learned_head */
     Weights *weights; /* of `model` */
     float *row;       /* [n] */
