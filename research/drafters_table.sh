@@ -174,22 +174,26 @@ quantised_row() { # NAME TARGET FILE
   echo "$row"
 }
 
+# The third and the fourth row have had the same training in all, the one on the whole target and the other on the quantised one.
 stage_quantised() {
-  local quantised=$OUT/$TYPE.gguf third
+  local quantised=$OUT/$TYPE.gguf own=$OUT/own.$TYPE.jsonl third after
   third=$(jq -n "$MINUTES / 3")
+  after="after $(jq -n "$third * 60 | round") s more"
   [ -e "$quantised" ] || "$FORERUN" quantize "$WHOLE" "$quantised" --type "$TYPE" >&2
   [ -e "$OUT/asked.jsonl" ] || jq -c '{prompt: (.prompt // empty)}' "$ANSWERS" | awk -v n="$RECORDS" 'NR % 40 == 7 && ++k <= n' > "$OUT/asked.jsonl"
-  [ -e "$OUT/own.jsonl" ] || { "$FORERUN" distill-data -m "$quantised" "$OUT/asked.jsonl" -o "$OUT/own.part.jsonl" -n 96 --draft suffix >&2 &&
-    mv "$OUT/own.part.jsonl" "$OUT/own.jsonl"; }
+  [ -e "$own" ] || { "$FORERUN" distill-data -m "$quantised" "$OUT/asked.jsonl" -o "$own.part.jsonl" -n 96 --draft suffix >&2 && mv "$own.part.jsonl" "$own"; }
   train_for "$WHOLE" "$ANSWERS" "$OUT/whole.gguf" "$MINUTES" --lr 0.004
-  lend "$OUT/whole.gguf" "$quantised" "$OUT/lent.gguf"
-  train_for "$quantised" "$OUT/own.jsonl" "$OUT/adapted.gguf" "$third" --lr 0.001 --init "$OUT/lent.gguf"
-  train_for "$quantised" "$OUT/own.jsonl" "$OUT/new.gguf" "$third" --lr 0.004
+  train_for "$WHOLE" "$ANSWERS" "$OUT/more.gguf" "$third" --lr 0.001 --seed 2 --init "$OUT/whole.gguf"
+  lend "$OUT/whole.gguf" "$quantised" "$OUT/lent.$TYPE.gguf"
+  lend "$OUT/more.gguf" "$quantised" "$OUT/lent-more.$TYPE.gguf"
+  train_for "$quantised" "$own" "$OUT/adapted.$TYPE.gguf" "$third" --lr 0.001 --init "$OUT/lent.$TYPE.gguf"
+  train_for "$quantised" "$own" "$OUT/new.$TYPE.gguf" "$third" --lr 0.004
   printf '\n| `%s` and its target | tokens per step, T 0 | T 0.7 | T 1 |\n|---|---|---|---|\n' "$METHOD"
   quantised_row "trained for the 16-bit target, on it" "$WHOLE" "$OUT/whole.gguf"
-  quantised_row "the same file, on the target in $TYPE" "$quantised" "$OUT/lent.gguf"
-  quantised_row "after $(jq -n "$third * 60 | round") s of \`train --init\` on $RECORDS answers of that target" "$quantised" "$OUT/adapted.gguf"
-  quantised_row "trained on these answers only, for as long" "$quantised" "$OUT/new.gguf"
+  quantised_row "the same file, on the target in $TYPE" "$quantised" "$OUT/lent.$TYPE.gguf"
+  quantised_row "$after for the 16-bit target, on the one in $TYPE" "$quantised" "$OUT/lent-more.$TYPE.gguf"
+  quantised_row "$after by \`train --init\`, on $RECORDS answers of the target in $TYPE" "$quantised" "$OUT/adapted.$TYPE.gguf"
+  quantised_row "trained on these answers only, for $(jq -n "$third * 60 | round") s" "$quantised" "$OUT/new.$TYPE.gguf"
 }
 
 [ $# -gt 0 ] || { sed -n '2,29s/^# \{0,1\}//p' "$0"; exit 2; }
