@@ -3,7 +3,7 @@
 # with the same questions, as a Markdown table: both must see the same acceptance. The exit status is 1 if the share of accepted drafts
 # or the number of tokens for each that was not drafted differ by more than 1 % in some category.
 #
-#   CLIENT      llama.cpp's tools/server/bench/speed-bench/speed_bench.py (needs python3-requests). It is run as it is, but reads
+#   CLIENT      llama.cpp's speed_bench.py, which is in its folder speed-bench (needs python3-requests). It is run as it is, but reads
 #               QUESTIONS.jsonl in the place of a data set that it would fetch
 #   FORERUN (build/forerun), TOKENS of an answer (128), BUDGET (8 nodes), PARALLEL (1: requests at once), LIMIT (8 questions of each
 #   category), PORT (8991)
