@@ -13,7 +13,7 @@
 # measured by itself, beside plain decoding, with the defaults of its method, so that a new one can be added later. A stage that was
 # stopped goes on where it was. For ten drafters and the shipped target `nodes` takes some seven minutes of two cores, `long` five and
 # `requests` six. tokens/s of single runs vary; tokens per step do not. Memory is what an engine takes beside that of plain decoding, to
-# some 2 MB.
+# a few MB.
 #
 # Environment: FORERUN (build/forerun), TARGET (models/target.gguf), DRAFTERS (build/learned, the folder of the drafters), FORMS (all of
 # `research/learned.sh forms`), SEED (1: the files FORM.1.gguf; empty: FORM.gguf), PROMPTS (DRAFTERS/heldout.jsonl), OUT

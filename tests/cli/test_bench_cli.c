@@ -220,20 +220,20 @@ static void sums_agree_with_single_answers(void **state) {
     json_decref(j);
 }
 
-/* The memory of a method is what it takes beside plain decoding: more than its file's matrices, which have that many
- * bytes in memory, and less than a second target. */
+/* The memory of a method is what it takes beside plain decoding. Token info has a table of 33.6 MB; the figures vary by
+ * some MB, because large blocks are aligned. */
 static void memory_is_that_of_the_drafter(void **state) {
     (void)state;
     ask("{\"prompt\": \"One\"}\n");
     json_t *j = measured(TARGET "-n 4 --runs 1 --chain none --draft eagle:file=models/eagle.gguf --draft "
-                                "eagle:file=models/eagle.gguf+ngram-trie"),
+                                "lyanna:file=models/lyanna-paper.gguf"),
            *methods = json_object_get(j, "methods");
     const json_t *plain = json_array_get(methods, 0), *eagle = json_array_get(methods, 1),
-                 *both = json_array_get(methods, 2);
+                 *lyanna = json_array_get(methods, 2);
     if (json_is_null(json_object_get(eagle, "memory_bytes"))) skip(); /* a C library that does not count */
     assert_true(number(plain, "memory_bytes") == 0);
-    assert_true(number(eagle, "memory_bytes") > 900e3 && number(eagle, "memory_bytes") < 8e6);
-    assert_true(number(both, "memory_bytes") > number(eagle, "memory_bytes"));
+    assert_true(number(eagle, "memory_bytes") < 20e6);
+    assert_true(number(lyanna, "memory_bytes") > 33e6 && number(lyanna, "memory_bytes") < 100e6);
     json_decref(j);
 }
 
