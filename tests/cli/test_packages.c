@@ -1,8 +1,10 @@
-/* test_packages.c - the basis of packages: `make install` and `make uninstall`, the same version everywhere, and the
- * same dependencies in debian/control as in the Makefile. */
+/* test_packages.c - the basis of packages: `make install` and `make uninstall`, the same version everywhere, the same
+ * dependencies in debian/control, in the recipes and in the bill of materials as in the Makefile, and the syntax of the
+ * recipes. */
 #include "cli_rig.h"
 #include "forerun.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,25 +44,33 @@ static void one_version_everywhere(void **state) {
     }
 }
 
-/* Each library of the Makefile's list is a build dependency of the Debian package. */
-static void debian_control_has_every_library(void **state) {
-    (void)state;
+/* Calls `each` for every library of the Makefile's list. */
+static void for_every_library(void (*each)(const char *package)) {
     static char list[4096];
     const char *begin = strstr(read_file("Makefile"), "\nDEB_PACKAGES := ");
     assert_non_null(begin);
     const char *end = strstr(begin, "\nDEB_CLANG");
     assert_non_null(end);
     snprintf(list, sizeof list, "%.*s", (int)(end - begin), begin);
-    read_file("debian/control");
     int n = 0;
     for (char *word = strtok(list, " \\\n\t"); word; word = strtok(NULL, " \\\n\t")) {
         size_t length = strlen(word);
         if (length < 5 || strcmp(word + length - 4, "-dev") != 0 || strcmp(word, "libc6-dev") == 0) continue;
-        if (!strstr(text, word))
-            fail_msg("debian/control: Build-Depends lacks %s, which DEB_PACKAGES of the Makefile has", word);
+        each(word);
         n++;
     }
     assert_true(n > 5);
+}
+
+static void is_in_control(const char *package) {
+    if (!strstr(read_file("debian/control"), package))
+        fail_msg("debian/control: Build-Depends lacks %s, which DEB_PACKAGES of the Makefile has", package);
+}
+
+/* Each library of the Makefile's list is a build dependency of the Debian package. */
+static void debian_control_has_every_library(void **state) {
+    (void)state;
+    for_every_library(is_in_control);
 }
 
 static void shell(const char *command) {
@@ -68,6 +78,67 @@ static void shell(const char *command) {
     assert_non_null(out);
     text[fread(text, 1, sizeof text - 1, out)] = '\0';
     if (pclose(out) != 0) fail_msg("%s\n%s", command, text);
+}
+
+/* What Homebrew and Nix call the library of a Debian package. The bill of materials has the libraries that are linked,
+ * which is all but those that the program loads. */
+static void is_in_recipes(const char *package) {
+    static const struct {
+        const char *package, *homebrew, *nix;
+        bool is_linked;
+    } names[] = {{"libcurl4-openssl-dev", "\"curl\"", " curl ", false},
+                 {"libdivsufsort-dev", "\"libdivsufsort\"", " libdivsufsort ", true},
+                 {"libedit-dev", "\"libedit\"", " libedit ", true},
+                 {"libevent-dev", "\"libevent\"", " libevent ", true},
+                 {"libjansson-dev", "\"jansson\"", " jansson ", true},
+                 {"libopenblas-dev", "\"openblas\"", " openblas ", false},
+                 {"libpcre2-dev", "\"pcre2\"", " pcre2 ", true},
+                 {"librandom123-dev", "\"random123\"", " random123 ", true},
+                 {"libssl-dev", "\"openssl@3\"", " openssl ", true},
+                 {"libutf8proc-dev", "\"utf8proc\"", " utf8proc ", true},
+                 {"libxxhash-dev", "\"xxhash\"", " xxHash ", true},
+                 {"libzstd-dev", "\"zstd\"", " zstd\n", true}};
+    if (strcmp(package, "libcmocka-dev") == 0 || strcmp(package, "libopenmpi-dev") == 0) return; /* tests; an option */
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strcmp(names[i].package, package) != 0) continue;
+        expect_in("packaging/forerun.rb.in", names[i].homebrew);
+        expect_in("packaging/forerun.nix.in", names[i].nix);
+        if (names[i].is_linked) expect_in("packaging/sbom.py", package);
+        return;
+    }
+    fail_msg("packaging/: no recipe has %s, which DEB_PACKAGES of the Makefile has; or this test does not know it",
+             package);
+}
+
+static void recipes_have_every_library(void **state) {
+    (void)state;
+    for_every_library(is_in_recipes);
+}
+
+/* The bill of materials is JSON that has the hash of the archive, and the same bytes for the same time. */
+static void the_bill_of_materials_is_json(void **state) {
+    (void)state;
+    shell("sum=$(sha256sum LICENSE | cut -d' ' -f1) && python3 packaging/sbom.py 1.2.3 86400 LICENSE > build/bill.json "
+          "&& python3 packaging/sbom.py 1.2.3 86400 LICENSE | cmp - build/bill.json && "
+          "python3 -c 'import json, sys; bill = json.load(open(\"build/bill.json\")); "
+          "package = bill[\"packages\"][0]; "
+          "assert package[\"checksums\"][0][\"checksumValue\"] == sys.argv[1], package; "
+          "assert package[\"versionInfo\"] == \"1.2.3\", package; "
+          "assert bill[\"creationInfo\"][\"created\"] == \"1970-01-02T00:00:00Z\"; "
+          "ids = {p[\"SPDXID\"] for p in bill[\"packages\"]} | {\"SPDXRef-DOCUMENT\"}; "
+          "assert all(r[\"relatedSpdxElement\"] in ids for r in bill[\"relationships\"])' $sum 2>&1");
+}
+
+/* Recipes are checked where their programs are installed. */
+static void the_formula_is_ruby(void **state) {
+    (void)state;
+    if (system("command -v ruby >/dev/null 2>&1") != 0) skip();
+    shell("ruby -c packaging/forerun.rb.in 2>&1");
+}
+static void the_nix_expression_is_one(void **state) {
+    (void)state;
+    if (system("command -v nix-instantiate >/dev/null 2>&1") != 0) skip();
+    shell("nix-instantiate --parse packaging/forerun.nix.in 2>&1");
 }
 
 /* On a bare machine, the first file that make compiles gives an error that names the missing package and the remedy. */
@@ -125,10 +196,10 @@ static void install_and_uninstall(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_version_everywhere),
-        cmocka_unit_test(debian_control_has_every_library),
-        cmocka_unit_test(make_points_to_deps),
-        cmocka_unit_test(install_and_uninstall),
+        cmocka_unit_test(one_version_everywhere),     cmocka_unit_test(debian_control_has_every_library),
+        cmocka_unit_test(recipes_have_every_library), cmocka_unit_test(the_bill_of_materials_is_json),
+        cmocka_unit_test(the_formula_is_ruby),        cmocka_unit_test(the_nix_expression_is_one),
+        cmocka_unit_test(make_points_to_deps),        cmocka_unit_test(install_and_uninstall),
     };
     (void)argc;
     cli_rig_begin(argv[0]);

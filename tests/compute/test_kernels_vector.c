@@ -1,5 +1,8 @@
 /* test_kernels_vector.c - norms, activation functions, rotary positions, cache and attention: compares the
- * specification (table "ref") with double precision, and every other table with the specification, bit for bit. */
+ * specification (table "ref") with double precision, and every other table with the specification, bit for bit.
+ *
+ *     build/release/tests/test_kernels_vector all      every float as an argument of the functions with an exp
+ */
 #include "testing.h"
 #include "all_tables.h"
 #include "kernel_numbers.h"
@@ -20,6 +23,12 @@ static float *random_floats(size_t n, float scale) {
 
 static const Kernels *ref(void) { return kernels_select("ref"); }
 
+static float float_of_bits(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
 /* ---- the specification against double ----------------------------------------------------------- */
 
 static void close_to(const char *what, int64_t i, float got, double want, double tolerance) {
@@ -28,13 +37,18 @@ static void close_to(const char *what, int64_t i, float got, double want, double
                  (double)got - want);
 }
 
+/* Returns the error of the exp of all tables in units of the last place of a float. */
+static double exp_error_ulp(float x) {
+    double want = exp((double)x);
+    return fabs((double)ref_exp(x) - want) / ldexp(1, ilogb(want) - 23);
+}
+
 static void exp_is_within_two_ulp(void **state) {
     (void)state;
     double worst = 0, at = 0;
     for (int64_t i = 0; i <= 4000000; i++) {
         float x = (float)(-87.33 + (double)i / 4000000 * (88.37 + 87.33));
-        double want = exp((double)x), ulp = ldexp(1, ilogb(want) - 23);
-        double error = fabs((double)ref_exp(x) - want) / ulp;
+        double error = exp_error_ulp(x);
         if (error > worst) worst = error, at = (double)x;
     }
     print_message("exp: at most %.3f ulp off, at %.6f\n", worst, at);
@@ -362,6 +376,11 @@ static void run_add(const Kernels *t, float *x, const float *y, int64_t n) { t->
 static void run_silu(const Kernels *t, float *x, const float *y, int64_t n) { t->silu_mul(x, y, n); }
 static void run_gelu(const Kernels *t, float *x, const float *y, int64_t n) { t->gelu_mul(x, y, n); }
 static void run_sigmoid(const Kernels *t, float *x, const float *y, int64_t n) { t->sigmoid_mul(x, y, n); }
+/* The numbers of x are the gates. */
+static void run_sigmoid_of_gate(const Kernels *t, float *x, const float *y, int64_t n) {
+    (void)y;
+    t->sigmoid_mul(x, x, n);
+}
 static void run_cap(const Kernels *t, float *x, const float *y, int64_t n) { (void)y, t->soft_cap(x, n, 30); }
 static void run_softmax(const Kernels *t, float *x, const float *y, int64_t n) { (void)y, t->softmax(x, n); }
 static void run_exp_sum(const Kernels *t, float *x, const float *y, int64_t n) {
@@ -515,7 +534,59 @@ static void the_delta_rule_is_right_and_the_same(void **state) {
     check_delta_rule(200);
 }
 
-int main(void) {
+/* ---- the long form: every float ----------------------------------------------------------------- */
+
+static void every_exp_is_within_two_ulp(void **state) {
+    (void)state;
+    double worst = 0, at = 0;
+    int64_t n = 0;
+    for (uint64_t bits = 0; bits <= UINT32_MAX; bits++) {
+        float x = float_of_bits((uint32_t)bits);
+        if (!(x >= -87.33f && x <= 88.37f)) continue; /* beyond, the result is a constant */
+        double error = exp_error_ulp(x);
+        if (error > worst) worst = error, at = (double)x;
+        n++;
+    }
+    print_message("exp: at most %.4f ulp off over %lld floats, at %a\n", worst, (long long)n, at);
+    assert_true(worst < 2);
+}
+
+/* Takes as many floats at once as the second cache holds. NaN has no defined bits. */
+static void every_float_gives_the_same_bits(void **state) {
+    (void)state;
+    enum { N = 1 << 14 };
+    static const struct {
+        const char *name;
+        VectorFn fn;
+    } functions[] = {{"silu_mul", run_silu},
+                     {"gelu_mul", run_gelu},
+                     {"sigmoid_mul", run_sigmoid_of_gate},
+                     {"soft_cap", run_cap}};
+    static float gate[N], ones[N], want[N], got[N];
+    int n_tables;
+    const Kernels *const *tables = all_tables(&n_tables);
+    for (int i = 0; i < N; i++) ones[i] = 1;
+    for (uint64_t first = 0; first <= UINT32_MAX; first += N) {
+        for (uint32_t i = 0; i < N; i++) {
+            float x = float_of_bits((uint32_t)first + i);
+            gate[i] = isfinite(x) ? x : 0;
+        }
+        for (size_t k = 0; k < sizeof functions / sizeof *functions; k++) {
+            memcpy(want, gate, sizeof want);
+            functions[k].fn(ref(), want, ones, N);
+            for (int t = 1; t < n_tables; t++) {
+                memcpy(got, gate, sizeof got);
+                functions[k].fn(tables[t], got, ones, N);
+                if (memcmp(got, want, sizeof got) != 0) same(functions[k].name, tables[t], N, got, want, N);
+            }
+        }
+    }
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest all[] = {cmocka_unit_test(every_exp_is_within_two_ulp),
+                                     cmocka_unit_test(every_float_gives_the_same_bits)};
+    if (argc > 1 && strcmp(argv[1], "all") == 0) return cmocka_run_group_tests(all, NULL, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exp_is_within_two_ulp),
         cmocka_unit_test(elementwise_functions_are_right),
