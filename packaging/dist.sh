@@ -25,7 +25,8 @@ git archive HEAD . ':(exclude)models/f16' | tar -x -C "$out.tree/$name"
 pack "$out.tree" "$name"
 git show HEAD:models/f16/target.gguf >"$out/$name-target-f16.gguf"
 
-# The static programs.
+# The static programs, with a man page for each command and completions for shells. The program of this machine writes those of both.
+here=build/static-$(uname -m)/forerun
 for arch in x86_64 aarch64; do
     program=build/static-$arch/forerun
     if [ ! -x "$program" ]; then
@@ -38,6 +39,11 @@ for arch in x86_64 aarch64; do
     mkdir -p "$out.tree/$binary/man"
     $strip -o "$out.tree/$binary/forerun" "$program"
     for file in README.md LICENSE CHANGELOG.md man/forerun.1; do cp "$out.tree/$name/$file" "$out.tree/$binary/$file"; done
+    if [ -x "$here" ]; then
+        mkdir "$out.tree/$binary/completions"
+        "$here" --man-pages "$out.tree/$binary/man"
+        for shell in bash zsh fish; do "$here" --completions $shell >"$out.tree/$binary/completions/forerun.$shell"; done
+    fi
     pack "$out.tree" "$binary"
 done
 
