@@ -41,7 +41,7 @@ typedef struct MachineSpeed {
     double read_gb_s;              /* reading a buffer far larger than the caches, all threads together */
     double peak_gop_s[PEAK_COUNT]; /* multiplications and additions per second / 1e9, all threads together */
     double tile_gop_s[PEAK_COUNT]; /* the same with AMX tiles, for PEAK_INT8 and PEAK_BF16; 0: not on this machine */
-    char reads[400];               /* how the kernels read weights, as a text of two lines; empty: in one way only */
+    char reads[400];               /* how the kernels read weights, as a text of six lines; empty: in one way only */
     int tile_rows[2]; /* rows from which on AMX tiles multiply bytes, for 16- and 8-bit activations; 0: none do */
 } MachineSpeed;
 

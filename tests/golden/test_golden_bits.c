@@ -1,6 +1,6 @@
 /* test_golden_bits.c - golden hashes of functions, tokens and logits, which every build must produce: any processor,
- * any kernel table, any C library. `make cross-aarch64` and `make check-musl` run this program for 64-bit ARM and with
- * another C library.
+ * any kernel table, any C library. `make check-bits` runs this program in builds with another C library and for 64-bit
+ * ARM.
  *
  * The hashes change with everything that changes a bit of a logit. Such a change is a new version of the numeric
  * contract (docs/ARCHITECTURE.md): it needs a line in CHANGELOG.md, and here what the failing tests print. */

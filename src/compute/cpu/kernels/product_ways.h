@@ -44,7 +44,7 @@ typedef struct ReadChoice {
 
 /* Returns the number of the way in which a product of n_rows rows reads. */
 int read_way(const ReadChoice *choice, TensorType type, int64_t n_rows);
-/* Writes the ways of reading that were chosen as a text of two lines. */
+/* Writes the ways of reading that were chosen as a text of six lines. */
 enum { READ_TEXT_BYTES = 400 };
 void read_ways_text(const ReadChoice *choice, char out[READ_TEXT_BYTES]);
 
