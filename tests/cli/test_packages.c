@@ -141,6 +141,18 @@ static void the_nix_expression_is_one(void **state) {
     shell("nix-instantiate --parse packaging/forerun.nix.in 2>&1");
 }
 
+/* An archive of a commit has its hash, which the build uses in place of that of a repository around it. */
+static void archives_name_their_commit(void **state) {
+    (void)state;
+    if (system("git cat-file -e HEAD:packaging/commit 2>/dev/null") != 0) skip();
+    shell("top=$(git rev-parse --show-toplevel) && rm -rf build/archive && mkdir build/archive && "
+          "git -C \"$top\" archive HEAD Makefile packaging/commit | tar -x -C build/archive && "
+          "[ \"$(cat build/archive/packaging/commit)\" = \"$(git rev-parse HEAD)\" ] && "
+          "echo 0123456789abcdef > build/archive/packaging/commit && "
+          "env -u MAKEFLAGS make -s -C build/archive build/release/commit.h && "
+          "grep -q '\"0123456789ab\"' build/archive/build/release/commit.h && rm -r build/archive");
+}
+
 /* On a bare machine, the first file that make compiles gives an error that names the missing package and the remedy. */
 static void make_points_to_deps(void **state) {
     (void)state;
@@ -199,7 +211,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(one_version_everywhere),     cmocka_unit_test(debian_control_has_every_library),
         cmocka_unit_test(recipes_have_every_library), cmocka_unit_test(the_bill_of_materials_is_json),
         cmocka_unit_test(the_formula_is_ruby),        cmocka_unit_test(the_nix_expression_is_one),
-        cmocka_unit_test(make_points_to_deps),        cmocka_unit_test(install_and_uninstall),
+        cmocka_unit_test(archives_name_their_commit), cmocka_unit_test(make_points_to_deps),
+        cmocka_unit_test(install_and_uninstall),
     };
     (void)argc;
     cli_rig_begin(argv[0]);
