@@ -18,7 +18,7 @@ double math_log1p(double x);         /* log(1 + x), 0.51 ulp */
 double math_pow(double x, double y); /* x^y, 0.6 ulp; exact where the result is a double */
 double math_tanh(double x);          /* 2 ulp */
 
-/* Writes the sine and the cosine of an angle in radians, of any size: 0.6 ulp. */
+/* Writes the sine and the cosine of an angle in radians, of any size: 0.8 ulp. */
 void math_sin_cos(double x, double *sine, double *cosine);
 
 #endif
