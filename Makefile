@@ -7,14 +7,15 @@ PREFIX  ?= /usr/local
 LIBDIR  ?= $(PREFIX)/lib
 DESTDIR ?=
 ifeq ($(origin CC),default)
-CC      := gcc
+CC      := $(if $(shell command -v gcc),gcc,cc)
 endif
 VERSION := 0.1.0
 comma   := ,
-# macOS has another linker, and no nproc.
+# macOS has another linker, and no nproc; the tar and ar of macOS and FreeBSD lack options of GNU's.
 MACHINE := $(shell $(CC) -dumpmachine 2>/dev/null)
 DARWIN  := $(findstring darwin,$(subst macos,darwin,$(MACHINE)))
-TAR     := $(if $(DARWIN),gtar,tar)
+LINUX   := $(findstring linux,$(MACHINE))
+TAR     := $(if $(LINUX),tar,gtar)
 N_CORES := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 # Goals that build as a part of something bigger use all cores, unless make has a -j of its own.
 JOBS     = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(N_CORES))
@@ -68,7 +69,7 @@ MPI_MODULE  = $(if $(MPI_FOUND),$(BUILD)/libforerun-mpi.so)
 # Without a library or a compiler nothing is compiled, and the reason is given once.
 HASH       := \#
 LIB_FOUND  := $(shell pkg-config --exists $(LIB_PKGS) 2>/dev/null && \
-                echo '$(HASH)include <Random123/philox.h>' | $(CC) $(LIB_CFLAGS) -x c -fsyntax-only - 2>/dev/null && echo yes)
+                echo '$(HASH)include <Random123/philox.h>' | $(CC) $(LIB_CFLAGS) -x c -c -o /dev/null - 2>/dev/null && echo yes)
 ALL_FOUND  := $(if $(LIB_FOUND),$(shell pkg-config --exists $(PKGS) $(CLI_PKGS) $(HEADER_PKGS) 2>/dev/null && echo yes))
 
 MODE_FLAGS_asan  := -fsanitize=address -fno-omit-frame-pointer
@@ -159,7 +160,7 @@ $(BUILD)/src/compute/cpu/kernels/%_avx_vnni.o $(BUILD)/tidy/src/compute/cpu/kern
 $(BUILD)/src/compute/cpu/kernels/%_avx512.o $(BUILD)/tidy/src/compute/cpu/kernels/%_avx512.ok:      ISA := $(if $(X86),$(AVX512))
 $(BUILD)/src/compute/cpu/kernels/%_avx512_bf16.o $(BUILD)/tidy/src/compute/cpu/kernels/%_avx512_bf16.ok: ISA := $(if $(X86),$(AVX512) -mavx512bf16)
 # The oldest compilers that build forerun may not know tiles; kernels_amx.c is an empty table then.
-AMX    := $(shell echo | $(CC) -mamx-tile -mamx-int8 -mamx-bf16 -x c -fsyntax-only - 2>/dev/null && echo -mamx-tile -mamx-int8 -mamx-bf16)
+AMX    := $(shell $(CC) -mamx-tile -mamx-int8 -mamx-bf16 -x c -c -o /dev/null /dev/null 2>/dev/null && echo -mamx-tile -mamx-int8 -mamx-bf16)
 $(BUILD)/src/compute/cpu/kernels/%_amx.o $(BUILD)/tidy/src/compute/cpu/kernels/%_amx.ok: ISA := $(if $(X86),$(AVX512) -mavx512bf16 $(AMX))
 $(BUILD)/src/compute/cpu/kernels/%_neon_dot.o $(BUILD)/tidy/src/compute/cpu/kernels/%_neon_dot.ok:    ISA := $(if $(ARM64),$(ARM64_DOT))
 $(BUILD)/src/compute/cpu/kernels/%_neon_i8mm.o $(BUILD)/tidy/src/compute/cpu/kernels/%_neon_i8mm.ok:   ISA := $(if $(ARM64),$(ARM64_I8MM))
@@ -207,7 +208,7 @@ missing:
 # The programs of this tree and its tests take what they need from an archive that only names the objects; the installed libraries
 # show fr_* and nothing else.
 $(BUILD)/forerun-all.a: $(LIB_OBJS) $(TRAIN_OBJS) $(filter-out $(MAIN_OBJ),$(CLI_OBJS))
-	@rm -f $@ && ar rcs$(if $(DARWIN),,T) $@ $^
+	@rm -f $@ && ar rcs$(if $(LINUX),T) $@ $^
 $(BUILD)/$(SOLIB): $(LIB_OBJS)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(SHARED) $(MODE_FLAGS) $(HARDEN) $(HARDEN_LDFLAGS) -pthread $^ $(LIB_LDLIBS) -o $@
