@@ -69,7 +69,7 @@ MPI_MODULE  = $(if $(MPI_FOUND),$(BUILD)/libforerun-mpi.so)
 # Without a library or a compiler nothing is compiled, and the reason is given once.
 HASH       := \#
 LIB_FOUND  := $(shell pkg-config --exists $(LIB_PKGS) 2>/dev/null && \
-                echo '$(HASH)include <Random123/philox.h>' | $(CC) $(LIB_CFLAGS) -x c -c -o /dev/null - 2>/dev/null && echo yes)
+                echo '$(HASH)include <Random123/philox.h>' | $(CC) $(LIB_CFLAGS) -E -x c - >/dev/null 2>&1 && echo yes)
 ALL_FOUND  := $(if $(LIB_FOUND),$(shell pkg-config --exists $(PKGS) $(CLI_PKGS) $(HEADER_PKGS) 2>/dev/null && echo yes))
 
 MODE_FLAGS_asan  := -fsanitize=address -fno-omit-frame-pointer
@@ -160,7 +160,7 @@ $(BUILD)/src/compute/cpu/kernels/%_avx_vnni.o $(BUILD)/tidy/src/compute/cpu/kern
 $(BUILD)/src/compute/cpu/kernels/%_avx512.o $(BUILD)/tidy/src/compute/cpu/kernels/%_avx512.ok:      ISA := $(if $(X86),$(AVX512))
 $(BUILD)/src/compute/cpu/kernels/%_avx512_bf16.o $(BUILD)/tidy/src/compute/cpu/kernels/%_avx512_bf16.ok: ISA := $(if $(X86),$(AVX512) -mavx512bf16)
 # The oldest compilers that build forerun may not know tiles; kernels_amx.c is an empty table then.
-AMX    := $(shell $(CC) -mamx-tile -mamx-int8 -mamx-bf16 -x c -c -o /dev/null /dev/null 2>/dev/null && echo -mamx-tile -mamx-int8 -mamx-bf16)
+AMX    := $(shell $(CC) -mamx-tile -mamx-int8 -mamx-bf16 -E -x c /dev/null >/dev/null 2>&1 && echo -mamx-tile -mamx-int8 -mamx-bf16)
 $(BUILD)/src/compute/cpu/kernels/%_amx.o $(BUILD)/tidy/src/compute/cpu/kernels/%_amx.ok: ISA := $(if $(X86),$(AVX512) -mavx512bf16 $(AMX))
 $(BUILD)/src/compute/cpu/kernels/%_neon_dot.o $(BUILD)/tidy/src/compute/cpu/kernels/%_neon_dot.ok:    ISA := $(if $(ARM64),$(ARM64_DOT))
 $(BUILD)/src/compute/cpu/kernels/%_neon_i8mm.o $(BUILD)/tidy/src/compute/cpu/kernels/%_neon_i8mm.ok:   ISA := $(if $(ARM64),$(ARM64_I8MM))
