@@ -150,7 +150,7 @@ static void archives_name_their_commit(void **state) {
           "[ \"$(cat build/archive/packaging/commit)\" = \"$(git rev-parse HEAD)\" ] && "
           "echo 0123456789abcdef > build/archive/packaging/commit && "
           "env -u MAKEFLAGS make -s -C build/archive build/release/commit.h && "
-          "grep -q '\"0123456789ab\"' build/archive/build/release/commit.h && rm -r build/archive");
+          "(cd build/archive && grep -q '\"0123456789ab\"' build/release/commit.h) && rm -r build/archive");
 }
 
 /* On a bare machine, the first file that make compiles gives an error that names the missing package and the remedy. */
