@@ -441,9 +441,11 @@ static:
 	  $(subst MODE=aarch64,MODE=static-aarch64,$(ARM64_MAKE)) build/static-aarch64/forerun; \
 	else echo "static: only for x86-64, because there is no $(firstword $(ARM64_CC)): make deps-cross"; fi
 	@ls -l build/static-*/forerun
-# The same texts and logits as by the program that is linked with shared libraries, with every kernel table; for aarch64 under qemu.
+# The same texts and logits as by the program that is linked with shared libraries, with every kernel table that this processor runs; for
+# aarch64 under qemu. An unknown table gives an error that lists them.
 check-static: build/forerun static
-	@tests/support/cross_run.sh build/forerun "ref avx2 auto" build/static-x86_64/forerun
+	@tests/support/cross_run.sh build/forerun "$$(build/forerun run -m models/draft.gguf -p A --kernels all 2>&1 | sed -n 's/.*choose from //p' | tr -d ,)" \
+	  build/static-x86_64/forerun
 	@[ ! -e build/static-aarch64/forerun ] || \
 	  tests/support/cross_run.sh build/forerun "ref neon neon-dot neon-i8mm" qemu-aarch64 -cpu max build/static-aarch64/forerun
 
