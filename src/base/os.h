@@ -77,6 +77,10 @@ typedef struct OsCore {
 /* Lists the cores that the calling thread may use, those of a NUMA node and of a physical core together. Returns their
  * number. On macOS, cores that save energy are not in the list, unless there are no others. */
 int os_cores(OsCore out[OS_MAX_CORES]);
+/* Returns of how many cores the process may use the time, by the quotas of its control groups (as a container with
+ * --cpus=2 has one), without a last part of a core, but at least 1; INT_MAX if there are none. root: the folder that
+ * contains /proc and /sys, "" for the system itself. */
+int os_cpu_quota(const char *root);
 /* Lets a thread run on these cores only. Returns false where the system cannot do that, as on macOS. */
 bool os_pin(pthread_t thread, const OsCore *cores, int n);
 /* The same for all threads of the process. n = 0: on all cores that the system lets it use. */

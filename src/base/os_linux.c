@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/futex.h>
 #include <malloc.h>
 #include <sched.h>
@@ -99,15 +100,19 @@ void os_close_from(int fd) { syscall(SYS_close_range, (unsigned)fd, ~0U, 0); }
 
 /* ---- cores ---------------------------------------------------------------------------------------------------- */
 
-/* Reads the number at the beginning of a file of /sys. It allocates nothing. */
+/* Reads at most size - 1 bytes of a file of the kernel; an empty string if there is none. It allocates nothing. */
+static void read_text(const char *path, char *out, size_t size) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? 0 : read(fd, out, size - 1);
+    if (fd >= 0) close(fd);
+    out[n > 0 ? n : 0] = '\0';
+}
+
+/* Reads the number at the beginning of such a file. */
 static int read_number(const char *path, int otherwise) {
     char text[32];
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
-    if (fd >= 0) close(fd);
-    if (n <= 0) return otherwise;
-    text[n] = '\0';
-    return atoi(text);
+    read_text(path, text, sizeof text);
+    return text[0] ? atoi(text) : otherwise;
 }
 
 static int node_of(int cpu) {
@@ -142,6 +147,48 @@ int os_cores(OsCore out[OS_MAX_CORES]) {
     qsort(out, (size_t)n, sizeof *out, compare_cores);
     for (int i = 1; i < n; i++) out[i].thread = out[i].core == out[i - 1].core ? out[i - 1].thread + 1 : 0;
     return n;
+}
+
+/* ---- quotas of control groups: "QUOTA PERIOD" in cpu.max, or each in a file of its own in version 1 ------------- */
+
+enum { MAX_FOLDER = 1024 };
+
+/* Returns the quota of one group. */
+static int quota_of(const char *folder, bool is_version_1) {
+    char path[MAX_FOLDER + 24], text[64], period_text[64];
+    long long quota, period;
+    snprintf(path, sizeof path, "%s/%s", folder, is_version_1 ? "cpu.cfs_quota_us" : "cpu.max");
+    read_text(path, text, sizeof text);
+    if (is_version_1) {
+        snprintf(path, sizeof path, "%s/cpu.cfs_period_us", folder);
+        read_text(path, period_text, sizeof period_text);
+        if (sscanf(text, "%lld", &quota) != 1 || sscanf(period_text, "%lld", &period) != 1) return INT_MAX;
+    } else if (sscanf(text, "%lld %lld", &quota, &period) != 2) return INT_MAX; /* "max" is no quota */
+    if (quota <= 0 || period <= 0) return INT_MAX;
+    long long n = quota / period;
+    return n < 1 ? 1 : n > INT_MAX ? INT_MAX : (int)n;
+}
+
+int os_cpu_quota(const char *root) {
+    char groups[4096], folder[MAX_FOLDER], *rest = groups;
+    int least = INT_MAX;
+    snprintf(folder, sizeof folder, "%s/proc/self/cgroup", root);
+    read_text(folder, groups, sizeof groups);
+    for (const char *line; (line = strsep(&rest, "\n")) != NULL;) {
+        const char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
+        if (!group) continue;
+        bool is_version_1 = strncmp(controllers, ":cpu:", 5) == 0 || strncmp(controllers, ":cpu,", 5) == 0;
+        if (!is_version_1 && strncmp(controllers, "::", 2) != 0) continue;
+        snprintf(folder, sizeof folder, "%s/sys/fs/cgroup%s%s", root, is_version_1 ? "/cpu" : "", group + 1);
+        /* The group and all above it; in a container the group may be named as the host names it. */
+        size_t top = strlen(root) + strlen("/sys/fs/cgroup");
+        for (char *end = folder + strlen(folder); end >= folder + top; end = strrchr(folder, '/')) {
+            *end = '\0';
+            int n = quota_of(folder, is_version_1);
+            least = n < least ? n : least;
+        }
+    }
+    return least;
 }
 
 static cpu_set_t set_of(const OsCore *cores, int n) {

@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -202,6 +203,11 @@ bool os_pin_process(const OsCore *cores, int n) {
 void os_run_when_idle(void) { (void)!setpriority(PRIO_PROCESS, 0, 19); }
 
 int os_n_runnable(void) { return 1; }
+
+int os_cpu_quota(const char *root) {
+    (void)root;
+    return INT_MAX;
+}
 
 /* ---- the processor -------------------------------------------------------------------------------------------- */
 

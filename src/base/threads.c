@@ -208,8 +208,14 @@ static struct {
     OsCore cores[OS_MAX_CORES];
     int n;
     int from, to; /* the share */
+    int n_shares; /* how many processes have a share */
+    int quota;    /* os_cpu_quota, which they divide */
 } granted;
-static void find_granted(void) { granted.n = granted.to = os_cores(granted.cores); }
+static void find_granted(void) {
+    granted.n = granted.to = os_cores(granted.cores);
+    granted.quota = os_cpu_quota("");
+    granted.n_shares = 1;
+}
 static void read_cores(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, find_granted);
@@ -232,7 +238,7 @@ void threads_take_share(int i_share, int n_shares) {
     read_cores();
     int n = granted.n, from = n * i_share / n_shares, to = n * (i_share + 1) / n_shares;
     if (to == from && n > 0) to = from + 1;
-    granted.from = from, granted.to = to;
+    granted.from = from, granted.to = to, granted.n_shares = n_shares;
     (void)unpin(pthread_self());
 }
 
@@ -251,6 +257,7 @@ void threads_take_share_of_machine(int i_process, int n_processes) {
     (void)os_pin_process(own, n_own);
     memcpy(granted.cores, own, (size_t)n_own * sizeof *own);
     granted.n = granted.to = n_own;
+    granted.n_shares = n_processes;
 }
 
 /* A new thread inherits the affinity of its creator, which may be pinned to one core; a worker may use all cores. */
@@ -388,5 +395,6 @@ int threads_n_physical_cores(void) {
     int n = 0;
     for (int i = granted.from; i < granted.to; i++)
         n += i == granted.from || granted.cores[i].core != granted.cores[i - 1].core;
-    return at_most_threads(n);
+    int quota = granted.quota / granted.n_shares;
+    return at_most_threads(n < quota ? n : quota);
 }

@@ -57,7 +57,8 @@ void threads_run_once(int n_threads, PartFn fn, void *ctx);
  * called, or its share of them. */
 int threads_n_cores(void);
 /* Returns how many physical cores they are, which is the default number of threads: two threads on one core share its
- * arithmetic units and its way to the memory. */
+ * arithmetic units and its way to the memory. A container whose quota of processor time is smaller has as many threads
+ * as its quota pays for, because threads that have used it up stop in the middle of a step. */
 int threads_n_physical_cores(void);
 /* Returns on how many NUMA nodes all of them are. */
 int threads_n_nodes(void);

@@ -3,13 +3,16 @@
 
 #include "base/hash.h"
 #include "base/mem.h"
+#include "base/os.h"
 #include "base/rng.h"
 #include "base/threads.h"
 
+#include <limits.h>
 #include <math.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -284,6 +287,57 @@ static void shares_of_cores_are_disjoint(void **state) {
     munmap(taken, 3 * sizeof *taken);
 }
 
+#define QUOTA_ROOT "build/test-quota"
+typedef struct QuotaFile {
+    const char *path, *text;
+} QuotaFile;
+
+/* Writes these files below an empty root, with the folders that they need, and asks for the quota. */
+static int quota_with(const QuotaFile *files) {
+    char command[512];
+    assert_int_equal(system("rm -rf " QUOTA_ROOT), 0);
+    for (; files->path; files++) {
+        snprintf(command, sizeof command, "mkdir -p $(dirname " QUOTA_ROOT "/%s) && printf -- '%s' > " QUOTA_ROOT "/%s",
+                 files->path, files->text, files->path);
+        assert_int_equal(system(command), 0);
+    }
+    return os_cpu_quota(QUOTA_ROOT);
+}
+
+/* The smallest quota of a group and of those above it holds, in both versions of control groups. */
+static void quotas_of_processor_time_are_found(void **state) {
+    (void)state;
+    assert_int_equal(quota_with((QuotaFile[]){{0}}), INT_MAX);
+    assert_int_equal(
+        quota_with((QuotaFile[]){{"proc/self/cgroup", "0::/\n"}, {"sys/fs/cgroup/cpu.max", "max 100000\n"}, {0}}),
+        INT_MAX);
+    assert_int_equal(
+        quota_with((QuotaFile[]){{"proc/self/cgroup", "0::/\n"}, {"sys/fs/cgroup/cpu.max", "250000 100000\n"}, {0}}),
+        2);
+    assert_int_equal(quota_with((QuotaFile[]){{"proc/self/cgroup", "0::/a/b\n"},
+                                              {"sys/fs/cgroup/a/b/cpu.max", "max 100000\n"},
+                                              {"sys/fs/cgroup/a/cpu.max", "300000 100000\n"},
+                                              {"sys/fs/cgroup/cpu.max", "800000 100000\n"},
+                                              {0}}),
+                     3);
+    assert_int_equal(
+        quota_with((QuotaFile[]){{"proc/self/cgroup", "0::/gone\n"}, {"sys/fs/cgroup/cpu.max", "50000 100000\n"}, {0}}),
+        1);
+    assert_int_equal(quota_with((QuotaFile[]){{"proc/self/cgroup", "12:memory:/x\n3:cpu,cpuacct:/docker/x\n0::/\n"},
+                                              {"sys/fs/cgroup/cpu/cpu.cfs_quota_us", "400000\n"},
+                                              {"sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"},
+                                              {0}}),
+                     4);
+    assert_int_equal(quota_with((QuotaFile[]){{"proc/self/cgroup", "1:cpu:/\n"},
+                                              {"sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n"},
+                                              {"sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"},
+                                              {0}}),
+                     INT_MAX);
+    assert_int_equal(
+        quota_with((QuotaFile[]){{"proc/self/cgroup", "no colons"}, {"sys/fs/cgroup/cpu.max", "0 0 x"}, {0}}), INT_MAX);
+    assert_int_equal(system("rm -rf " QUOTA_ROOT), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(error_is_filled_and_optional),
@@ -297,6 +351,7 @@ int main(void) {
         cmocka_unit_test(stages_follow_each_other),
         cmocka_unit_test(pinned_threads_have_a_core_each),
         cmocka_unit_test(shares_of_cores_are_disjoint),
+        cmocka_unit_test(quotas_of_processor_time_are_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
