@@ -117,12 +117,15 @@ Value call_value(Render *r, Value callee, Call *call) {
 
 /* ---- tables ---------------------------------------------------------------------------------------------------- */
 
-enum { TABLES_OF_KIND = 2 };
+enum { TABLES_OF_KIND = 3 };
 
 static const Builtin *const tables[BUILTIN_KINDS][TABLES_OF_KIND] = {
-    [BUILTIN_FILTER] = {filters, filters_text}, [BUILTIN_TEST] = {value_tests},
-    [BUILTIN_GLOBAL] = {global_functions},      [BUILTIN_TEXT_METHOD] = {text_methods},
-    [BUILTIN_DICT_METHOD] = {dict_methods},     [BUILTIN_SEQUENCE_METHOD] = {sequence_methods},
+    [BUILTIN_FILTER] = {filters_sequences, filters_values, filters_text},
+    [BUILTIN_TEST] = {value_tests},
+    [BUILTIN_GLOBAL] = {global_functions},
+    [BUILTIN_TEXT_METHOD] = {text_methods},
+    [BUILTIN_DICT_METHOD] = {dict_methods},
+    [BUILTIN_SEQUENCE_METHOD] = {sequence_methods},
     [BUILTIN_CYCLER_METHOD] = {cycler_methods},
 };
 

@@ -58,8 +58,8 @@ const Builtin *method_find(Value subject, const Text *name);
 Value builtin_run(Render *r, const Builtin *b, Call *call);
 
 /* Tables that end with a row of NULL. */
-extern const Builtin filters[], filters_text[], value_tests[], global_functions[], text_methods[], dict_methods[],
-    sequence_methods[], cycler_methods[];
+extern const Builtin filters_sequences[], filters_values[], filters_text[], value_tests[], global_functions[],
+    text_methods[], dict_methods[], sequence_methods[], cycler_methods[];
 
 /* ---- arguments with default values ------------------------------------------------------------------------------- */
 
