@@ -139,6 +139,12 @@ int bpe_encode(const Bpe *b, const Vocab *v, const char *text, size_t n, Encodin
 /* Appends the tokens of text[0..n), n < 2^31. `prefixed` puts a space before the text. */
 int spm_encode(const Vocab *v, const char *text, size_t n, bool prefixed, Encoding *e, fr_error *err);
 
+/* ---- the special tokens of a vocabulary (vocab_special.c) -------------------------------------------------------- */
+
+/* Finds the special tokens of a vocabulary whose pieces and types have been read, corrects their types, and sets what
+ * the file says about BOS, EOS and a space before a text. types_given: the file lists the types of its tokens. */
+int vocab_read_special(Vocab *v, const Gguf *g, bool types_given, fr_error *err);
+
 /* ---- special tokens in a text (tokenizer.c) ---------------------------------------------------------------------- */
 
 typedef struct SpecialPiece {

@@ -1,5 +1,5 @@
-/* vocab.c - reads the vocabulary of a GGUF file (tokenizer.ggml.*), finds its special tokens, builds the tables for
- * looking up pieces, and compares two vocabularies. */
+/* vocab.c - reads the vocabulary of a GGUF file (tokenizer.ggml.*) and builds the tables for looking up pieces. Its
+ * special tokens are found in vocab_special.c. */
 #include "text/vocab.h"
 
 #include "base/hash.h"
@@ -8,9 +8,7 @@
 #include "text/encoder.h"
 #include "text/utf8.h"
 
-#include <ctype.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define KEY_TOKENS "tokenizer.ggml.tokens"
@@ -237,139 +235,6 @@ static int build_tables(Vocab *v, fr_error *err) {
     return FR_OK;
 }
 
-/* ---- special tokens, by the ids in the file and by well-known spellings ------------------------------------------ */
-
-/* Reads the id of a special token, which is `fallback` if the file has no such key. A file without such a token has
- * no key, or -1 (as 2^32-1). */
-static int read_id(const Vocab *v, const Gguf *g, const char *key, int32_t fallback, int32_t *out, fr_error *err) {
-    int64_t id = fallback;
-    gguf_get_i64(g, key, &id);
-    if (id < 0 || id == UINT32_MAX) id = -1;
-    if (id >= v->n)
-        return error_set(err, FR_ERR_FORMAT, "%s: %s is %lld but there are %d tokens; the vocabulary is damaged",
-                         gguf_path(g), key, (long long)id, v->n);
-    *out = (int32_t)id;
-    return FR_OK;
-}
-
-/* In SentencePiece models without these keys, <unk>, <s> and </s> are 0, 1 and 2. They are used if their types
- * agree. */
-static int32_t spm_default(const Vocab *v, int32_t id, TokenType type, bool types_given) {
-    if (v->kind != VOCAB_SPM || id >= v->n) return -1;
-    return !types_given || v->type[id] == type ? id : -1;
-}
-
-static bool spelled(const Vocab *v, int32_t id, const char *spelling) {
-    Piece p = v->spelling[id];
-    return p.n == strlen(spelling) && memcmp(p.data, spelling, p.n) == 0;
-}
-
-/* The spellings of tokens that end generation. Many files mark them as ordinary pieces by mistake. A spelling that
- * no text contains by chance is therefore treated as a control token, whatever its type is. */
-static const struct {
-    const char *spelling;
-    bool unmistakable;
-} end_spellings[] = {
-    {"<|eot_id|>", true},
-    {"<|eom_id|>", true},
-    {"<|im_end|>", true},
-    {"<|end|>", true},
-    {"<|endoftext|>", true},
-    {"<|end_of_text|>", true},
-    {"<|return|>", true},
-    {"<|call|>", true},
-    {"<|fim_pad|>", true},
-    {"<|fim_repo|>", true},
-    {"<|repo_name|>", true},
-    {"<|file_sep|>", true},
-    {"<end_of_turn>", true},
-    {"<end_of_utterance>", true},
-    {"<\xEF\xBD\x9C"
-     "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
-     true}, /* DeepSeek, with its fullwidth bars */
-    {"</s>", false},
-    {"<eos>", false},
-    {"<EOT>", false},
-    {"[EOT]", false},
-    {"[EOS]", false},
-    {"_<EOT>", false},
-};
-
-static bool ends_by_spelling(const Vocab *v, int32_t id) {
-    for (size_t k = 0; k < sizeof end_spellings / sizeof *end_spellings; k++)
-        if (spelled(v, id, end_spellings[k].spelling))
-            return end_spellings[k].unmistakable || (v->type[id] != TOKEN_NORMAL && v->type[id] != TOKEN_UNDEFINED);
-    return false;
-}
-
-/* In the "harmony" format, <|end|> ends a message and not the whole answer, which <|return|> and <|call|> do. */
-static void spare_harmony_end(Vocab *v) {
-    int32_t end = -1;
-    bool has_return = false, has_call = false;
-    for (int32_t i = 0; i < v->n; i++) {
-        if (!v->is_eog[i]) continue;
-        if (spelled(v, i, "<|end|>")) end = i;
-        has_return = has_return || spelled(v, i, "<|return|>");
-        has_call = has_call || spelled(v, i, "<|call|>");
-    }
-    if (end >= 0 && has_return && has_call) {
-        v->is_eog[end] = false;
-        v->type[end] = TOKEN_USER_DEFINED;
-    }
-}
-
-static bool contains_ignoring_case(GgufString s, const char *part) {
-    size_t n = strlen(part);
-    for (size_t i = 0; i + n <= s.n; i++) {
-        size_t k = 0;
-        while (k < n && tolower((unsigned char)s.data[i + k]) == part[k]) k++;
-        if (k == n) return true;
-    }
-    return false;
-}
-
-/* The special tokens of Phi-3 include the white space after them ("<|user|>\n" is one token). Its files do not say
- * so; therefore the name of the model decides. */
-static void mark_stripping(Vocab *v, const Gguf *g) {
-    GgufString name;
-    if (!gguf_get_string(g, "general.name", &name)) return;
-    if (!contains_ignoring_case(name, "phi-3") && !contains_ignoring_case(name, "phi3")) return;
-    for (int32_t i = 0; i < v->n; i++)
-        v->strips_after[i] = !spelled(v, i, "<unk>") && !spelled(v, i, "<s>") && !spelled(v, i, "<|endoftext|>");
-}
-
-static int read_special(Vocab *v, const Gguf *g, bool types_given, fr_error *err) {
-    int32_t eot, eom;
-    int status = read_id(v, g, "tokenizer.ggml.unknown_token_id", spm_default(v, 0, TOKEN_UNKNOWN, types_given),
-                         &v->unknown, err);
-    if (!status)
-        status = read_id(v, g, "tokenizer.ggml.bos_token_id", spm_default(v, 1, TOKEN_CONTROL, types_given), &v->bos,
-                         err);
-    if (!status)
-        status = read_id(v, g, "tokenizer.ggml.eos_token_id", spm_default(v, 2, TOKEN_CONTROL, types_given), &v->eos,
-                         err);
-    if (!status) status = read_id(v, g, "tokenizer.ggml.eot_token_id", -1, &eot, err);
-    if (!status) status = read_id(v, g, "tokenizer.ggml.eom_token_id", -1, &eom, err);
-    if (status) return status;
-    if (!types_given) {
-        if (v->unknown >= 0) v->type[v->unknown] = TOKEN_UNKNOWN;
-        if (v->bos >= 0) v->type[v->bos] = TOKEN_CONTROL;
-        if (v->eos >= 0) v->type[v->eos] = TOKEN_CONTROL;
-    }
-    for (int32_t i = 0; i < v->n; i++) {
-        bool by_spelling = ends_by_spelling(v, i);
-        v->is_eog[i] = by_spelling || i == v->eos || i == eot || i == eom;
-        if (by_spelling) v->type[i] = TOKEN_CONTROL;
-    }
-    spare_harmony_end(v);
-    mark_stripping(v, g);
-    v->adds_bos = v->adds_space_prefix = v->kind == VOCAB_SPM;
-    gguf_get_bool(g, "tokenizer.ggml.add_bos_token", &v->adds_bos);
-    gguf_get_bool(g, "tokenizer.ggml.add_eos_token", &v->adds_eos);
-    if (v->kind == VOCAB_SPM) gguf_get_bool(g, "tokenizer.ggml.add_space_prefix", &v->adds_space_prefix);
-    return FR_OK;
-}
-
 /* Lists the tokens that are never generated, such as those that stand for pictures. Ids outside the vocabulary, which
  * published files have, mean nothing. */
 static int read_suppressed(Vocab *v, const Gguf *g, fr_error *err) {
@@ -389,7 +254,7 @@ static int read_suppressed(Vocab *v, const Gguf *g, fr_error *err) {
     return status;
 }
 
-/* ---- opening and comparing --------------------------------------------------------------------------------------- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 int vocab_open(Vocab *v, const Gguf *g, fr_error *err) {
     bool types_given;
@@ -397,7 +262,7 @@ int vocab_open(Vocab *v, const Gguf *g, fr_error *err) {
     if (!status) status = read_pieces(v, g, err);
     if (!status) status = read_types(v, g, &types_given, err);
     if (!status) status = read_scores(v, g, err);
-    if (!status) status = read_special(v, g, types_given, err);
+    if (!status) status = vocab_read_special(v, g, types_given, err);
     if (!status) status = read_suppressed(v, g, err);
     return status ? status : build_tables(v, err);
 }
@@ -414,130 +279,4 @@ void vocab_close(Vocab *v) {
     mem_free(v->strips_after);
     mem_free(v->suppressed);
     *v = (Vocab){0};
-}
-
-static const char *kind_name(VocabKind kind) {
-    return kind == VOCAB_SPM ? "SentencePiece BPE" : kind == VOCAB_BPE ? "byte-level BPE" : "BPE over characters";
-}
-
-/* Returns the first of n tokens that differs, or -1. Both vocabularies have at least n tokens. */
-static int32_t first_difference(const Vocab *a, const Vocab *b, int32_t n) {
-    for (int32_t i = 0; i < n; i++) {
-        Piece x = a->spelling[i], y = b->spelling[i];
-        if (x.n != y.n || memcmp(x.data, y.data, x.n) != 0 || a->type[i] != b->type[i] || a->is_eog[i] != b->is_eog[i])
-            return i;
-    }
-    return -1;
-}
-
-static int compare(const Vocab *draft, const Vocab *target, const char *path, const char *target_path, fr_error *err) {
-    const char *remedy = "a draft model needs the target's vocabulary, token for token";
-    if (draft->kind != target->kind)
-        return error_set(err, FR_ERR_MISMATCH, "%s: the vocabulary is %s, but %s in the target %s; %s", path,
-                         kind_name(draft->kind), kind_name(target->kind), target_path, remedy);
-    if (draft->n != target->n)
-        return error_set(err, FR_ERR_MISMATCH, "%s: the vocabulary has %d tokens, but %d in the target %s; %s", path,
-                         draft->n, target->n, target_path, remedy);
-    int32_t i = first_difference(draft, target, draft->n);
-    if (i >= 0) {
-        Printable p, q;
-        return error_set(
-            err, FR_ERR_MISMATCH, "%s: token %d is '%s' (type %d%s), but '%s' (type %d%s) in the target %s; %s", path,
-            i, printable(&p, draft->spelling[i].data, draft->spelling[i].n), draft->type[i],
-            draft->is_eog[i] ? ", ends a text" : "", printable(&q, target->spelling[i].data, target->spelling[i].n),
-            target->type[i], target->is_eog[i] ? ", ends a text" : "", target_path, remedy);
-    }
-    if (draft->bos != target->bos || draft->eos != target->eos)
-        return error_set(err, FR_ERR_MISMATCH,
-                         "%s: BOS and EOS are tokens %d and %d, but %d and %d in the target %s; %s", path, draft->bos,
-                         draft->eos, target->bos, target->eos, target_path, remedy);
-    return FR_OK;
-}
-
-int vocab_match(const Gguf *draft, const Gguf *target, fr_error *err) {
-    Vocab a = {0}, b = {0};
-    int status = vocab_open(&a, draft, err);
-    if (!status) status = vocab_open(&b, target, err);
-    if (!status) status = compare(&a, &b, gguf_path(draft), gguf_path(target), err);
-    vocab_close(&a);
-    vocab_close(&b);
-    return status;
-}
-
-static bool has_type(const Vocab *v, int32_t id, TokenType a, TokenType b) {
-    return id >= 0 && (v->type[id] == a || v->type[id] == b);
-}
-
-/* Returns the token of `draft` with the text of token i of `target`, or -1. */
-static int32_t find_same_text(const Vocab *draft, const Vocab *target, int32_t i) {
-    Piece t = target->text[i];
-    if (t.n == 0 || target->type[i] == TOKEN_UNKNOWN) return -1;
-    if (target->type[i] == TOKEN_BYTE) return draft->byte_token[(unsigned char)t.data[0]];
-    if (has_type(target, i, TOKEN_CONTROL, TOKEN_USER_DEFINED)) {
-        int32_t id = hash_table_find(&draft->by_spelling, t.data, t.n);
-        if (has_type(draft, id, TOKEN_CONTROL, TOKEN_USER_DEFINED)) return id;
-        if (target->type[i] == TOKEN_CONTROL) return -1;
-    }
-    int32_t id = hash_table_find(&draft->by_text, t.data, t.n);
-    if (id < 0 && t.n == 1) id = draft->byte_token[(unsigned char)t.data[0]];
-    if (id >= 0) return id;
-    id = hash_table_find(&draft->by_spelling, t.data, t.n);
-    return has_type(draft, id, TOKEN_USER_DEFINED, TOKEN_USER_DEFINED) ? id : -1;
-}
-
-static void share(int32_t *to_draft, bool *is_taken, int32_t i, int32_t id) {
-    if (id < 0 || is_taken[id] || to_draft[i] >= 0) return;
-    to_draft[i] = id;
-    is_taken[id] = true;
-}
-
-/* A text may belong to a piece and to a byte token; pieces come first, because encoding prefers them. */
-static int share_tokens(const Vocab *draft, const Vocab *target, int32_t *to_draft, int32_t n, fr_error *err) {
-    bool *is_taken = mem_calloc((size_t)draft->n, sizeof *is_taken);
-    if (!is_taken) return error_memory(err, "the tokens that two vocabularies share", (size_t)draft->n);
-    for (int bytes = 0; bytes < 2; bytes++)
-        for (int32_t i = 0; i < n; i++)
-            if ((target->type[i] == TOKEN_BYTE) == (bytes == 1))
-                share(to_draft, is_taken, i, find_same_text(draft, target, i));
-    if (target->eos >= 0 && target->eos < n) share(to_draft, is_taken, target->eos, draft->eos);
-    if (target->bos >= 0 && target->bos < n) share(to_draft, is_taken, target->bos, draft->bos);
-    mem_free(is_taken);
-    return FR_OK;
-}
-
-int vocab_shared(const Gguf *draft, const Gguf *target, int32_t *to_draft, int32_t n, int32_t *n_shared, bool *same_ids,
-                 fr_error *err) {
-    Vocab a = {0}, b = {0};
-    int status = vocab_open(&a, draft, err);
-    if (!status) status = vocab_open(&b, target, err);
-    *n_shared = 0;
-    *same_ids = false;
-    for (int32_t i = 0; i < n; i++) to_draft[i] = -1;
-    if (!status) {
-        int32_t n_both = a.n < b.n ? a.n : b.n, n_target = n < b.n ? n : b.n;
-        *same_ids = a.kind == b.kind && a.bos == b.bos && a.eos == b.eos && first_difference(&a, &b, n_both) < 0;
-        if (*same_ids)
-            for (int32_t i = 0; i < n_both && i < n; i++) to_draft[i] = i;
-        else status = share_tokens(&a, &b, to_draft, n_target, err);
-        for (int32_t i = 0; i < n_target; i++) *n_shared += to_draft[i] >= 0;
-    }
-    vocab_close(&a);
-    vocab_close(&b);
-    return status;
-}
-
-int vocab_fingerprint(const Gguf *g, uint64_t *out, fr_error *err) {
-    Vocab v = {0};
-    int status = vocab_open(&v, g, err);
-    if (!status) {
-        const int32_t numbers[] = {(int32_t)v.kind, v.n, v.bos, v.eos};
-        *out = hash64(numbers, sizeof numbers, 0);
-        for (int32_t i = 0; i < v.n; i++) {
-            const uint32_t shape[] = {v.spelling[i].n, v.type[i], v.is_eog[i]};
-            *out = hash64(shape, sizeof shape, *out);
-            *out = hash64(v.spelling[i].data, v.spelling[i].n, *out);
-        }
-    }
-    vocab_close(&v);
-    return status;
 }

@@ -340,7 +340,7 @@ static Value reject(Render *r, const Call *c) { return choose(r, c, false, false
 static Value select_attr(Render *r, const Call *c) { return choose(r, c, true, true); }
 static Value reject_attr(Render *r, const Call *c) { return choose(r, c, true, false); }
 
-/* ---- the sum and the extremes ------------------------------------------------------------------------------------- */
+/* ---- the sum and the extremes ----------------------------------------------------------------------------------- */
 
 static Value sum(Render *r, const Call *c) {
     const Seq *items = value_items(r->w, c->subject);
