@@ -55,7 +55,7 @@ extern const TrainMethod train_target, train_lyanna, train_eagle, train_redrafte
 const TrainMethod *const *train_methods(void);          /* ends with NULL */
 const TrainMethod *train_method_find(const char *name); /* NULL: unknown */
 
-/* What all drafters of `forerun train` share: options, and opening a trainer for a target. */
+/* ---- what all drafters share: options, and opening a trainer for a target (drafter_options.c) -------------------- */
 
 typedef struct DrafterSettings {
     TensorType type;       /* the type of matrices in the file */
@@ -77,6 +77,8 @@ int train_drafter_check(DrafterSettings *s, fr_error *err);
 int train_drafter_open(Trainer **out, FrozenTarget *target, const NetClass *class, const void *net,
                        const DrafterSettings *s, const TrainArgs *a, char *signature, size_t n_signature,
                        fr_error *err);
+
+/* ---- parts that several drafters have (part_options.c) ----------------------------------------------------------- */
 
 /* --layers of `forerun train eagle3` and `forerun train dflash`: the streams of the target that a drafter reads. */
 
