@@ -71,9 +71,9 @@ int states_read(GrammarStates *s, const GrammarState *state, uint8_t byte, const
 int states_for_controls(GrammarStates *s, const GrammarState *state, const GrammarState **out, fr_error *err);
 /* Returns the one state with these frames, which are sorted in place. NULL: no memory. */
 const GrammarState *states_intern(GrammarStates *s, GrammarFrame *frames, int32_t n);
-/* The same state among other states of the same automaton. NULL: no memory. */
+/* Finds the same state among other states of the same automaton (state_move.c). NULL: no memory. */
 const GrammarState *states_move(GrammarStates *to, const GrammarState *state);
-/* Finds the runs of a state, which is done when they are first needed. */
+/* Finds the runs of a state, which is done when they are first needed (state_runs.c). */
 void states_find_runs(const GrammarStates *s, const GrammarState *state);
 /* Memory that lives as long as the states; zeroed. NULL: none. */
 void *states_alloc(GrammarStates *s, size_t bytes);
