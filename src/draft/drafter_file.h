@@ -30,6 +30,8 @@
 #define ASSISTANT_ARCHITECTURE "gemma4-assistant" /* of published files that `mtp` reads beside its companions */
 #define DRAFTER_KEY(name) DRAFTER_ARCHITECTURE "." name
 
+/* ---- what identifies weights (drafter_fingerprint.c) ------------------------------------------------------------- */
+
 /* Identifies a target: a hash of its shape, of all bytes of its embedding and its LM head, and of the name and first
  * bytes of every other tensor. A target quantised in another way is another target. */
 uint64_t drafter_target_fingerprint(const Model *target);
@@ -40,6 +42,8 @@ uint64_t drafter_weights_mark(const Gguf *g);
 
 /* Returns the name of the first tensor type of less than 16 bits in the target's layers; NULL: they have none. */
 const char *drafter_target_quantisation(const Model *target);
+
+/* ---- opening ---------------------------------------------------------------------------------------------------- */
 
 typedef struct DrafterFile {
     Gguf *gguf;
@@ -62,6 +66,8 @@ int drafter_file_open(DrafterFile *f, const char *path, const char *method, cons
 int drafter_file_open_companion(DrafterFile *f, const char *path, const Model *target, fr_error *err);
 int drafter_file_check_companion(const Gguf *g, const Model *target, fr_error *err);
 void drafter_file_close(DrafterFile *f);
+
+/* ---- keys and tensors (drafter_tensors.c) ------------------------------------------------------------------------ */
 
 /* What is before the names of keys: "forerun-drafter.", or "" in a published file. */
 const char *drafter_file_prefix(const DrafterFile *f);
@@ -94,6 +100,8 @@ int drafter_file_clusters(DrafterFile *f, int32_t n_vocab, int32_t **out, fr_err
  * that were not read, because the method would then run another network than the one in the file. */
 int drafter_file_finish(const DrafterFile *f, fr_error *err);
 
+/* ---- how a drafter was trained ----------------------------------------------------------------------------------- */
+
 /* The number and the hash of the lines in a file of records (`forerun run --record`) that a drafter was trained on. */
 typedef struct DrafterTraffic {
     uint64_t n_lines, hash; /* n_lines is 0 if it was not trained on records */
@@ -115,6 +123,8 @@ typedef struct DrafterTraining {
     int32_t n_heads, n_ranks;
 } DrafterTraining;
 
+/* ---- writing (drafter_writer.c) ---------------------------------------------------------------------------------- */
+
 /* Makes a writer that already holds the keys above. The caller adds the method's own keys and tensors and finishes
  * it. Returns NULL if there is no memory. */
 GgufWriter *drafter_file_writer(const char *method, const Model *target, const DrafterTraining *training);
@@ -123,5 +133,15 @@ GgufWriter *drafter_file_published_writer(const char *method, const Model *targe
 /* The same for a companion of the target, a file of its architecture with further layers (Nextn in model.h): it has the
  * target's keys but for the numbers of layers, which the caller adds. */
 GgufWriter *drafter_file_companion_writer(const char *method, const Model *target, const DrafterTraining *training);
+
+/* ---- what the files about drafter files share ------------------------------------------------------------------- */
+
+enum { DRAFTER_TEXT_BYTES = 96 };
+
+/* Reads a string of the file, for messages and comparisons. It is shortened, and control characters are removed. */
+void drafter_file_text(const Gguf *g, const char *key, char out[DRAFTER_TEXT_BYTES]);
+/* Writes the name of a target, which is that of its file if the file gives none; and its fingerprint as digits. */
+void drafter_target_name(const Model *target, char out[DRAFTER_TEXT_BYTES]);
+void drafter_target_digits(const Model *target, char out[17]);
 
 #endif

@@ -467,6 +467,6 @@ void cpu_embedding_row(const CpuWeights *w, int32_t token, float *out) {
 
 int cpu_pack(const CpuWeights *like, const GgufTensor *t, PackedMatrix *out, fr_error *err) {
     int status = packed_init(out, t->type, block_form(like), t->dims[1], t->dims[0], err);
-    if (!status) packed_fill(out, t->data, 0, packed_n_tiles(out)); /* drafter_file.c has checked the numbers */
+    if (!status) packed_fill(out, t->data, 0, packed_n_tiles(out)); /* drafter_tensors.c has checked the numbers */
     return status;
 }

@@ -65,7 +65,7 @@ static int weights_open(Weights **out, const Model *model, const WeightsOptions 
     return status ? status : open_weights(out, model, options, err);
 }
 
-/* drafter_file.c has checked its layers, and the target's tensors were checked when it was opened. */
+/* drafter_tensors.c has checked its layers, and the target's tensors were checked when it was opened. */
 static int submodel(Weights **out, const Weights *target, const Model *layers, fr_error *err) {
     return open_weights(out, layers, &target->options, err);
 }
