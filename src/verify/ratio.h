@@ -60,4 +60,43 @@ const char *ratio_fault_of_chain(const SiblingGroup *g);
 /* How a node is decided: in rejection.c (chain, multi-round, recursive), rule_k_seq.c and rule_transport.c. */
 RatioDecide rejection_decide, k_seq_decide, transport_decide;
 
+/* ---- the plan of the rule `transport` (transport_plan.c) --------------------------------------------------------- */
+
+enum { TRANSPORT_MAX_PLANNED = 8 }; /* a plan covers this draft and the next seven */
+
+/* The plan for one draft of a node. Here p is the mass of the tokens that have not been drafted yet, and q is the
+ * distribution of the draft given those before it. */
+typedef struct TransportPlan {
+    const DistDraw *draws; /* this draft and those after it */
+    int32_t n;             /* how many of them the plan covers */
+    /* g: draft j accepts at most this share of the cases in which it draws a token */
+    double share[TRANSPORT_MAX_PLANNED];
+    double rate[TRANSPORT_MAX_PLANNED]; /* r: the rate of draft j, for draws without replacement */
+    double w_sum;                       /* W: the sum of w over all tokens */
+    double v_floor;                     /* 1 - q is not taken to be smaller than this in a row weight v */
+    double v_sum, v_rest;               /* the sum of all row weights, and the sum without the greatest one */
+    int32_t v_max;                      /* the token with the greatest row weight */
+    double tau;                         /* an estimate of sum m */
+} TransportPlan;
+
+/* Makes the plan for draft i_draw of a node. */
+void transport_plan_make(const RatioNode *n, int32_t i_draw, TransportPlan *out);
+/* Returns how much of a token's p the drafts after this one can probably accept. */
+double transport_capacity(const TransportPlan *plan, int32_t token, double q);
+
+static inline bool transport_is_without_replacement(const TransportPlan *plan) {
+    return plan->draws[0].kind == DRAW_WITHOUT_REPLACEMENT;
+}
+
+/* Returns the row weight v of a token, as a function of its q. */
+static inline double transport_weight(const TransportPlan *plan, double q) {
+    if (!transport_is_without_replacement(plan)) return q;
+    return q / (1 - q > plan->v_floor ? 1 - q : plan->v_floor);
+}
+
+/* Returns the sum of the row weights of all other tokens. */
+static inline double transport_weight_of_others(const TransportPlan *plan, int32_t token, double v) {
+    return token == plan->v_max ? plan->v_rest : plan->v_sum - v;
+}
+
 #endif

@@ -63,4 +63,40 @@ typedef struct LogSoftmax {
 LogSoftmax sampler_log_softmax(const Sampler *s, const float *logits);
 double log_softmax_of(const LogSoftmax *l, float logit);
 
+/* ---- filters (sampler_filter.c) -----------------------------------------------------------------------------------
+ *
+ * Temperature, top-k, top-p and min-p. Only sampler.c uses them. */
+
+typedef struct FilterCandidate {
+    float logit;
+    int32_t id;
+} FilterCandidate;
+
+/* Working memory of the filters. */
+typedef struct FilterScratch {
+    int32_t n_vocab;
+    const RowKernels *rows;
+    FilterCandidate *candidates;   /* [n_vocab + 1] the candidates that remain */
+    FilterCandidate *near, *spare; /* [n_vocab] tokens near the end of the top-p set, while they are sorted */
+    int32_t *ids;                  /* [n_vocab] tokens that can be in the top-p set */
+} FilterScratch;
+
+/* What temperature, top-k and top-p leave of a row: a run of candidates, or the whole row (NULL). In both cases
+ * min-p removes the tokens below min_logit. */
+typedef struct FilterKept {
+    const FilterCandidate *candidates;
+    int32_t n;
+    double min_logit;
+} FilterKept;
+
+/* Returns whether a comes before b in falling order of probability: of equal logits the lowest id comes first. */
+bool filter_before(FilterCandidate a, FilterCandidate b);
+/* Returns the unnormalised probability of a logit. */
+double filter_weight(float logit, float max, float temperature);
+/* Returns whether one token is certain, whatever the noise. */
+bool filter_is_certain(const SamplingOptions *o, float max);
+/* Filters a row [n_vocab] whose greatest logit is `max`; the temperature is above 0. The candidates are in
+ * s->candidates. */
+FilterKept filter_row(const FilterScratch *s, const SamplingOptions *o, const float *row, float max);
+
 #endif
