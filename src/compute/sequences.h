@@ -11,7 +11,7 @@
 #include "compute/backend.h"
 #include "compute/kv_pages.h"
 
-/* ---- marks ----------------------------------------------------------------------------------------- */
+/* ---- marks (sequence_marks.c) ---------------------------------------------------------------------- */
 
 enum { SEQUENCE_MARKS_MAX = 8 }; /* the most marks of one sequence */
 
@@ -79,6 +79,13 @@ typedef struct SequenceTable {
     Arena arena;
 } SequenceTable;
 
+/* Returns the number of the state in the context that belongs to a mark. */
+static inline int32_t sequence_mark_state(const SequenceTable *s, int32_t mark) { return s->marks.n_sequences + mark; }
+/* Returns the end of the groups of layers that use a page table; the first one has the number of the table. */
+static inline int sequence_group_end(const SequenceTable *s, int table) {
+    return s->n_tables == 1 ? KV_GROUPS : table + 1;
+}
+
 /* The context is borrowed. State i of the context is that of sequence i, and state max_sequences + k that of mark k. */
 int sequence_table_open(SequenceTable *s, Context *c, const SequenceTableShape *shape, fr_error *err);
 void sequence_table_close(SequenceTable *s);
@@ -104,7 +111,7 @@ int sequence_reserve(SequenceTable *s, int32_t id, int32_t n_rows, int32_t n_ahe
 bool sequence_is_open(const SequenceTable *s, int32_t id);
 int32_t sequence_n_reserved(const SequenceTable *s, int32_t id);
 const int32_t *sequence_slots(const SequenceTable *s, int32_t id, int table);
-/* See executor_sequence_save and executor_sequence_load. */
+/* See executor_sequence_save and executor_sequence_load (sequence_saving.c). */
 bool sequence_save(const SequenceTable *s, int32_t id, Buf *out);
 int sequence_load(SequenceTable *s, int32_t id, ByteReader *in, fr_error *err);
 
