@@ -3,7 +3,7 @@
 #ifndef CPU_ATTENTION_H
 #define CPU_ATTENTION_H
 
-#include "compute/cpu/cpu.h"
+#include "compute/cpu/cpu_ops.h"
 #include "base/mem.h"
 
 #include <math.h>

@@ -20,7 +20,7 @@
  *
  * Cost. Four stages for each part, and a product with 2 n_taps n_embd / group outputs. Proof:
  * tests/draft/test_draft_dflash.c, against the layers in double precision. */
-#include "compute/cpu/cpu.h"
+#include "compute/cpu/cpu_ops.h"
 
 #include <string.h>
 

@@ -1,9 +1,11 @@
-/* cpu.h - the inside of the CPU backend: what its files share. A file uses only those below it:
+/* cpu.h - the inside of the CPU backend: its device, weights, keys and values, and context. What the operations of a
+ * forward share is in cpu_ops.h, and recurrent states are in cpu_states.h. A file uses only those below it:
  *
  *   cpu_backend.c        the table of the backend; its device
  *   forward.c            a forward: the operations of all layers, as stages of one parallel region
  *   layer.c              the operations of one layer
- *   experts.c, latent_attention.c, attention.c with attention_rows.c, recurrent.c with state_cells.c
+ *   experts.c, latent_attention.c, attention.c with attention_rows.c, recurrent.c with state_cells.c, block_conv.c,
+ *   per_layer_embedding.c
  *                        the parts of layers of each kind
  *   layer_parts.c        what these parts share
  *   split.c              which part of each of them a rank computes, and the exchange of its outputs
@@ -18,6 +20,7 @@
 #include "compute/backend.h"
 #include "base/mem.h"
 #include "base/threads.h"
+#include "compute/cpu/cpu_states.h"
 #include "compute/cpu/kernels/kernels.h"
 #include "compute/cpu/kernels/scores.h"
 #include "compute/ranks/ranks.h"
@@ -46,7 +49,7 @@ typedef struct Share {
 } Share;
 static inline int64_t share_size(Share s) { return s.last - s.first; }
 
-typedef struct CpuLayer {
+struct CpuLayer {
     const LayerSpec *spec; /* its vectors */
     Share units;           /* of this rank: KV heads, heads that share a latent, or heads of a recurrent state */
     int32_t place; /* among the layers of its kind: in its group of keys and values, or among the recurrent states */
@@ -55,7 +58,7 @@ typedef struct CpuLayer {
     /* If the state is divided among ranks: MATRIX_STATE_INPUTS with the tiles that make the values of this rank, where
      * matrices has those that all ranks compute. */
     PackedMatrix value_inputs;
-} CpuLayer;
+};
 
 typedef struct CpuWeights {
     Weights base;
@@ -107,92 +110,7 @@ static inline int64_t cpu_kv_n_planes(const CpuKv *kv) {
     return (kv->is_latent ? 1 : 2) * (int64_t)kv->n_layer * kv->n_head_kv;
 }
 
-/* ---- recurrent states ------------------------------------------------------------------------------ */
-
-typedef struct Op Op;
-typedef struct CpuContext CpuContext;
-typedef struct CpuStates CpuStates;
-/* Computes items [begin, end) of the operation, which are rows, heads, tiles, ... */
-typedef void (*OpFn)(const Op *op, int64_t begin, int64_t end, int i_thread);
-
-/* The scratch state with which a row begins, and the one where it leaves its own. */
-enum { STATE_LEVELS = 14, STATE_COMMITTED = -1 };
-typedef struct StateVisit {
-    int32_t row; /* counted since executor_forward */
-    int from;    /* a scratch state, or STATE_COMMITTED for the state of its sequence */
-    int to;
-} StateVisit;
-
-/* The visits [first, first + n) of one sequence. */
-typedef struct StateTree {
-    int32_t sequence, first, n;
-} StateTree;
-
-/* The rows that a forward must visit to give the new ones their states (recurrent.c). */
-typedef struct StateWalk {
-    StateVisit *visits; /* [n_visits], room for max_rows */
-    StateTree *trees;   /* [n_trees], room for max_rows */
-    int32_t n_visits, n_trees;
-    int32_t *size, *first_child, *next, *heavy, *level, *stack; /* [max_rows] scratch */
-} StateWalk;
-
-/* The inputs that the convolution of a row reads; its own input is the last. */
-typedef struct StateWindow {
-    const float *x[MODEL_MAX_CONV];
-} StateWindow;
-
-/* What a kind of recurrent layer computes (state_cells.c). Functions other than step and finish are NULL where the
- * kind does nothing there. */
-typedef struct StateCell {
-    void (*open)(CpuStates *s);
-    /* Moves the state of one head on by one position, from `from` to `to`, which may be the same, and writes what
-     * the position reads from it to out, unless that is NULL. */
-    void (*step)(const CpuContext *c, const CpuLayer *l, int32_t head, const StateWindow *w, const float *gates,
-                 const float *from, float *to, float *out);
-    /* Computes the outputs of a head in z [n], which holds its part of the product z, from what the head has read
-     * [n]; read may be overwritten. */
-    void (*finish)(const CpuContext *c, const CpuLayer *l, float *read, int64_t n, float *z);
-    /* Finishes all heads of a row, z [n_values]. */
-    void (*finish_row)(const CpuContext *c, const CpuLayer *l, float *z);
-    OpFn products; /* computes the same tiles of all products, which have one shape */
-} StateCell;
-extern const StateCell delta_net_cell, mamba2_cell, short_conv_cell;
-
-/* The states, and what a forward keeps of its rows (recurrent.c). Only layers with a state are counted. */
-struct CpuStates {
-    StateShape shape;
-    const StateCell *cell;
-    int32_t n_layer; /* the number of layers with a state; if it is 0, all pointers below are NULL */
-    float *conv; /* [n_layer][n_states][n_conv - 1][n_channels] inputs of the last positions; the latest is the last */
-    int64_t first_head, n_heads; /* the heads of this rank */
-    float *heads;                /* [n_layer][n_states][n_heads][head_floats] */
-    float *inputs;               /* [n_layer][max_rows][n_channels] of the rows since executor_forward */
-    float *gates;                /* [n_layer][max_rows][n_gates] the outputs of their products */
-    float *z;                    /* [max_rows][n_values] the product z, then what the output projection reads */
-    float *scratch;              /* [n_threads][STATE_LEVELS][head_floats] */
-    float *zeros, *ones;         /* [n_channels], [MODEL_MAX_STATE_DIM] */
-    float *q_gain, *k_gain;      /* [MODEL_MAX_STATE_DIM] for DeltaNet */
-    StateWalk walk;
-};
-
-/* ---- a forward ------------------------------------------------------------------------------------ */
-
-/* What a stage of a forward does, for measurements. */
-typedef enum ForwardKind {
-    FORWARD_EMBED,     /* embeddings and angles */
-    FORWARD_NORM,      /* norms before the products, and conversion into what these read */
-    FORWARD_QKV,       /* products, biases, head norms, rotation, storing keys and values; inputs of recurrent layers */
-    FORWARD_ATTENTION, /* attention or recurrence, and conversion for the output projection */
-    FORWARD_O,         /* output projection, residual */
-    FORWARD_GATE_UP,   /* products, SiLU, conversion for the down projection */
-    FORWARD_DOWN,      /* product, residual */
-    FORWARD_OUTPUT,    /* logits */
-    FORWARD_KINDS
-} ForwardKind;
-
-/* A stage is cut into this many parts for each thread, so that the others can take over the parts of a thread that lost
- * its core for a while. */
-enum { PARTS_PER_THREAD = 4 };
+/* ---- the context of a forward --------------------------------------------------------------------- */
 
 /* The softmax and the weighted values of this many keys are sums of their own, which is a part of the numeric contract
  * (attention.c). The scores of a tile have one cache line more than they need, because with an odd number of lines
@@ -211,61 +129,6 @@ enum { ATTN_QUERIES = 64 };
 typedef struct RowGroup {
     int32_t first, n;
 } RowGroup;
-
-/* The product of one of up to five matrices with the same inputs. */
-typedef struct Product {
-    const PackedMatrix *m;
-    float *y; /* [n_rows][n_out] */
-} Product;
-
-/* How the values of a row are divided among ranks: whole groups of query heads, whole blocks of activations, or whole
- * tiles. */
-typedef enum Cut { CUT_HEADS, CUT_BLOCKS, CUT_TILES } Cut;
-
-/* Rows whose values are divided among ranks, and become complete. */
-typedef struct Exchange {
-    void *rows;
-    int64_t n_rows, n; /* n: values in a row */
-    Cut cut;
-    bool is_acts; /* they are activations of this form; false: floats */
-    ActForm form;
-} Exchange;
-
-/* One operation of a forward, which is one stage of the parallel region (base/threads.h). */
-struct Op {
-    CpuContext *c;
-    OpFn fn;
-    ForwardKind kind;
-    int64_t n_items, first_item; /* items [first_item, first_item + n_items) */
-    int64_t n_rows;              /* rows of activations that it multiplies; 0: none */
-    int32_t layer;
-    const CpuLayer *l;      /* that layer; NULL before the first layer and after the last */
-    const float *norm;      /* [n_embd] a norm; NULL: none */
-    const float *bias;      /* [n_embd] is added to what is added to the residual stream, before its norm; NULL: none */
-    const float *post_norm; /* [n_embd] a norm of what is added to the residual stream; NULL: none */
-    float out_scale;        /* a factor of the residual stream after that; 0: 1 */
-    const BlockConv *conv;  /* the convolution around the part; NULL: none */
-    int64_t n_items_of_group, first_of_group; /* items of each expert, and the first of them (experts.c) */
-    const float *x;                           /* [n_rows][n_in of the products] what is converted */
-    int n_products;
-    Product products[5];
-    Exchange exchange;
-    InputKind inputs; /* the index in InputSquares.sums of what the squares of x are added to */
-};
-
-/* Writes an operation at `at`: a copy of `base` with this kind, function and numbers of items and rows. Returns the
- * place after it. */
-static inline Op *put_op(Op *at, Op base, ForwardKind kind, OpFn fn, int64_t n_items, int64_t n_rows) {
-    base.kind = kind, base.fn = fn, base.n_items = n_items, base.n_rows = n_rows;
-    *at = base;
-    return at + 1;
-}
-
-/* The most operations of a layer: 7, one more if outputs of heads are not whole blocks of activations, three if keys
- * are split, two if what is added has a norm or a factor, 7 for experts and 4 for latents or for the norms of Gemma 4's
- * experts, or 5 for a per-layer embedding, ten if the squares of inputs are summed, five exchanges, one if the residual
- * stream is kept. */
-enum { OPS_PER_LAYER = 40, OPS_AROUND = 8 };
 
 /* An expert that a row has chosen, and the place of its activations among those of all choices. */
 typedef struct ExpertChoice {
@@ -356,94 +219,17 @@ static inline const float *cpu_angles(const CpuContext *c, const CpuLayer *l, in
     return c->cos_sin + row_at((int64_t)l->spec->i_rope * c->options.max_rows + i, n);
 }
 
-/* Multiplies rows of activations with tiles [first, last) of a matrix, as Kernels.matmul does, and the outputs with
- * the scale of that matrix, which is one more rounding for each output, in every batch and with every kernel table. */
-void cpu_multiply(const CpuContext *c, const PackedMatrix *m, const void *acts, int64_t n_rows, float *y,
-                  int64_t stride, int64_t first, int64_t last);
+/* Puts a block on the list of those that are freed with the context (cpu_context.c). Returns it; NULL is not put
+ * there. */
+void *cpu_context_keep(CpuContext *c, void *p);
+/* Scales and caps n logits, if the model does so (layer_parts.c). */
+void cpu_finish_logits(const Hparams *h, const Kernels *kernels, float *logits, int64_t n);
 /* Runs a forward of rows (forward.c). */
 void cpu_forward(Context *c, const RowPlace *rows, int32_t n_rows);
-/* Each of the following functions that returns an Op writes operations from `at` on and returns the place after them.
- *
- * The operations of a layer, from the residual stream back into it (layer.c). */
-Op *layer_ops(CpuContext *c, int32_t layer, Op *at);
-Op *store_ops(CpuContext *c, int32_t layer, Op *at); /* for Context.only_stores */
-/* Latent attention, from normed inputs to what the output projection reads (latent_attention.c). */
-Op *latent_ops(CpuContext *c, int32_t layer, Op *at);
-/* Returns the number of bytes in a row of c->head_acts. */
-size_t latent_act_bytes(const CpuLayer *l);
 /* Returns the number of query heads of a row that are one unit of work: those that share a KV head, or a few of those
  * that share a latent. */
 int64_t attention_group(const Hparams *h, const LayerSpec *l);
 int64_t attention_widest_group(const Model *m); /* the largest such number of any layer */
-/* Attention: c->attended from c->q and the cache, which holds the keys and values of the rows, too (attention.c). Where
- * attention_converts says so, the result is converted for the output projection. */
-Op *attention_ops(CpuContext *c, int32_t layer, Op *at);
-/* Rounds the queries of n heads of a row for integer scores, if there are such; they must be complete in c->q, where
- * the layer has heads of head_dim numbers in rows of q_dim. */
-void attention_round_queries(const CpuContext *c, int64_t q_dim, int64_t head_dim, int64_t row, int64_t head,
-                             int64_t n);
-/* Returns the offset of a rounded query in c->rounded. */
-static inline size_t rounded_query_at(const CpuContext *c, int64_t row, int64_t head) {
-    const Hparams *h = &c->model->hparams;
-    return (size_t)(row * h->n_head + head) * rounded_query_bytes(h->head_dim);
-}
-bool attention_converts(const CpuContext *c, const LayerSpec *l);
-/* Recurrent layers (recurrent.c), from normed inputs to c->states.z, converted for the output projection; their
- * memory; and the functions of the backend for states. */
-Op *recurrent_ops(CpuContext *c, int32_t layer, Op *at);
-int cpu_states_open(CpuContext *c, fr_error *err);
-/* Puts a block on the list of those that are freed with the context (cpu_context.c). Returns it; NULL is not put
- * there. */
-void *cpu_context_keep(CpuContext *c, void *p);
-void cpu_advance_states(Context *c, const StateStep *steps, int32_t n);
-/* state_cells.c uses these. The first computes n channels of a convolution, from `first` on; the second computes tiles
- * of product k of an operation. */
-void state_convolve(const CpuContext *c, const CpuLayer *l, const StateWindow *w, int64_t first, int64_t n, float *out);
-void state_product_tiles(const Op *op, int k, int64_t begin, int64_t end);
-int state_walk_open(StateWalk *w, int32_t max_rows, fr_error *err);
-void state_walk_close(StateWalk *w);
-/* Plans the visits of rows [n] of a run; the earlier rows since executor_forward precede them in memory. */
-void state_walk_plan(StateWalk *w, const RowPlace *rows, int32_t n);
-/* The convolutions of BlockConv (block_conv.c). put_conv_inputs writes the norm op.norm of a part, the convolution
- * before it, and the conversion for the products of op; put_convolved adds the convolution of c->delta to the residual
- * stream. */
-Op *put_conv_inputs(Op *at, Op op, const BlockConv *conv, LayerMatrix kernels, ForwardKind kind);
-Op *put_convolved(Op *at, Op op, const BlockConv *conv);
-/* Writes the feed-forward part of a layer of experts (experts.c); and the shared expert, whose output is left in
- * shared_out (layer_parts.c). */
-Op *expert_ops(CpuContext *c, int32_t layer, Op *at);
-Op *shared_expert_ops(CpuContext *c, int32_t layer, Op *at);
-/* Each writes the last product of a mixer or of a feed-forward part, whose outputs are added to the residual stream.
- * put_down reads c->ff_acts, and is also used for the per-layer embedding; post_norm is that of what is added. */
-Op *put_o(Op *at, Op o);
-Op *put_down(Op *at, Op down, const float *post_norm);
-/* Writes the per-layer embedding of a layer (per_layer_embedding.c), and what it needs of the rows before the first
- * layer. */
-Op *ple_ops(CpuContext *c, int32_t layer, Op *at);
-Op *ple_input_ops(CpuContext *c, Op *at);
-/* Returns the products gate and up of a feed-forward part over c->acts: the operation, and how it is put. */
-Op gate_up_op(CpuContext *c, int32_t layer, const PackedMatrix *gate, const PackedMatrix *up);
-Op *put_gate_up(Op *at, Op gate_up);
-/* Writes what follows gate = f(gate) * up for `down` in n_rows rows of c->ff_acts, of which each rank has its
- * blocks. */
-Op *put_activated(Op *at, Op op, const PackedMatrix *down, int64_t n_rows);
-/* Returns whether the output of attention or feed-forward must be finished before it is added, which is then done in a
- * stage of its own. put_added writes what follows a product, whose outputs are in the tiles of each rank of c->delta if
- * they must be finished; otherwise they have been added to c->x. */
-bool op_finishes(const Op *op);
-Op *put_added(Op *at, Op op);
-Op *put_finish(Op *at, Op op); /* only the stage in which complete rows of c->delta are finished and added */
-/* Parts of operations (layer_parts.c). norm_rows normalises and converts rows; convert_rows converts op->x. activate
- * computes gate = f(gate) * up for outputs [from, from + n) of row i and converts them for the matrix `down`. */
-void norm_rows(const Op *op, int64_t begin, int64_t end, int i_thread);
-void convert_rows(const Op *op, int64_t begin, int64_t end, int i_thread);
-void activate(const Op *op, const PackedMatrix *down, int64_t i, int64_t from, int64_t n);
-/* Converts row i of the inputs x into every form that the products of the operation want. */
-void convert_row(const Op *op, const float *x, int64_t i);
-/* Scales and caps n logits, if the model does so. */
-void cpu_finish_logits(const Hparams *h, const Kernels *kernels, float *logits, int64_t n);
-/* Writes the norm of a row, or the row itself if there is no norm. */
-void norm_row(const CpuContext *c, float *out, const float *x, const float *norm);
 
 /* ---- ranks (split.c) -------------------------------------------------------------------------------- */
 
@@ -465,10 +251,6 @@ bool cpu_divides_inputs(const CpuWeights *w, const LayerSpec *l);
 Share cpu_share_value_inputs(const CpuWeights *w, const LayerSpec *l, const PackedMatrix *m);
 /* Returns the tokens whose embeddings and logits a rank has. */
 Share cpu_share_tokens(const CpuWeights *w, int rank);
-/* Writes an operation as put_op does, of which this rank computes its share of n_items. */
-Op *put_split(Op *at, Op base, ForwardKind kind, OpFn fn, int64_t n_items, int64_t n_rows);
-/* Writes an operation that completes rows, unless there is only one rank. */
-Op *put_exchange(Op *at, Op base, ForwardKind kind, Exchange exchange);
 /* These complete logits [n_rows][n_vocab] on rank 0, and embeddings of tokens, rows [n][width], on all ranks. A rank
  * has written those of its own tokens. A token below 0 belongs to no rank. Nothing is done where there is one rank.
  * cpu_exchange_best gives rank 0 only what its rows need (RowDraw): the logit of the best token of each rank, or one
@@ -521,14 +303,6 @@ int cpu_parts(const Weights *w, KvType kv_type, const MachineSpeed *speed, int32
               CostPart *out);
 void cpu_time_parts(Context *c, double *seconds);
 void cpu_sum_inputs(Context *c, InputSquares *to);
-/* Writes the operation that adds the squares of x [n_rows][n], which are inputs of a kind, if squares are summed
- * (layer_parts.c). */
-Op *input_squares_op(CpuContext *c, int32_t layer, InputKind kind, const float *x, int64_t n, Op *at);
-/* Writes the operations that add the squares of what each chosen expert read, once its places are known and c->gate has
- * its products. */
-Op *expert_squares_ops(CpuContext *c, int32_t layer, Op *at);
-/* Adds the seconds of the stages of a forward of n operations to those of the parts. */
-void cpu_note_times(CpuContext *c, int n);
 int cpu_speed(const Weights *w, int n_threads, MachineSpeed *out, fr_error *err);
 int cpu_read_weights(Device *d, const Weights *w, double *seconds, fr_error *err);
 

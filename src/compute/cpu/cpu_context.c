@@ -1,5 +1,5 @@
 /* cpu_context.c - the memory of a forward on the CPU: KV cache, activations, results. */
-#include "compute/cpu/cpu.h"
+#include "compute/cpu/cpu_ops.h"
 
 #include "base/mem.h"
 

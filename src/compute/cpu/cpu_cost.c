@@ -1,5 +1,5 @@
 /* cpu_cost.c - what a forward on the CPU has to read and to compute, part by part, and how long each part took. */
-#include "compute/cpu/cpu.h"
+#include "compute/cpu/cpu_ops.h"
 
 #include "compute/cost.h"
 #include "base/math_functions.h"

@@ -40,7 +40,7 @@
  * Cost. Two stages of a few microseconds more than a dense layer, and n rows read about E (1 - (1 - k/E)^n) experts'
  * weights: with few experts chosen of many, eight rows read nearly eight times as much as one. Where trees lose
  * because of that, the cost model knows it (cpu_cost.c). Proof: tests/golden/test_reference.c. */
-#include "compute/cpu/cpu.h"
+#include "compute/cpu/cpu_ops.h"
 #include "base/math_functions.h"
 #include "base/mem.h"
 

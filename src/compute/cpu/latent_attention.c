@@ -35,7 +35,7 @@
  *
  * Proof: test_reference.c (double precision), test_golden_own.c (llama.cpp, and keys and values made as written),
  * test_forward.c. */
-#include "compute/cpu/cpu.h"
+#include "compute/cpu/cpu_ops.h"
 #include "base/mem.h"
 
 #include <string.h>

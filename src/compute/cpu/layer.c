@@ -36,7 +36,7 @@
  * Cost. A layer has seven stages; the gain is measured in research/DIARY.md. Proof: test_forward.c, test_golden.c,
  * test_reference.c.
  */
-#include "compute/cpu/cpu.h"
+#include "compute/cpu/cpu_ops.h"
 #include "base/mem.h"
 
 #include <string.h>

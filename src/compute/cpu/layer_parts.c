@@ -1,7 +1,7 @@
 /* layer_parts.c - what the operations of layers share: products with the scale of their matrix, norms, conversion of
  * activations, the residual stream, the gated feed-forward part, and the sums for importance matrices. layer.c,
  * experts.c, latent_attention.c and recurrent.c are built on these functions; this file calls none of theirs. */
-#include "compute/cpu/cpu.h"
+#include "compute/cpu/cpu_ops.h"
 
 #include "base/mem.h"
 

@@ -16,7 +16,7 @@
  *
  * The matrices are small beside the others: with several ranks, each computes input and gate in full.
  * Proof: test_reference.c, test_forward.c, test_ranks.c. */
-#include "compute/cpu/cpu.h"
+#include "compute/cpu/cpu_ops.h"
 
 #include <math.h>
 #include <string.h>

@@ -33,7 +33,7 @@
  *
  * Proof: tests/golden/test_golden_own.c (llama.cpp's values), test_reference.c, test_forward.c (rows in trees, chunks,
  * batches), tests/compute/test_sequence_states.c. */
-#include "compute/cpu/cpu.h"
+#include "compute/cpu/cpu_ops.h"
 
 #include "base/mem.h"
 

@@ -36,7 +36,7 @@
  * Cost. A forward of n rows over L layers with attention and a dense part has 4 L + 2 exchanges. With n_in inputs of o,
  * n_ff of down, and a(n) bytes of n activations, they carry n (4 n_embd + L (a(n_in) + a(n_ff) + 8 n_embd)) bytes and
  * the logits. Proof: tests/compute/test_ranks.c. */
-#include "compute/cpu/cpu.h"
+#include "compute/cpu/cpu_ops.h"
 #include "base/gumbel_row.h"
 #include "base/mem.h"
 

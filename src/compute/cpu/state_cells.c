@@ -1,6 +1,6 @@
 /* state_cells.c - the kinds of layers with a recurrent state: what each of them computes for one position of one
  * head. recurrent.c does what they share, and names the tests. */
-#include "compute/cpu/cpu.h"
+#include "compute/cpu/cpu_ops.h"
 
 #include "base/math_functions.h"
 
