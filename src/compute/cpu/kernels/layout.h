@@ -181,4 +181,13 @@ static inline unsigned char *packed_tile(const PackedMatrix *m, int64_t i_tile) 
     return (unsigned char *)m->data + (size_t)i_tile * m->tile_bytes;
 }
 
+/* ---- what pack.c and pack_lattice.c share -------------------------------------------------------------------- */
+
+/* Each converts a block of a lattice type between the form of a file and row `row` of a record. */
+void lattice_to_tile(TensorType type, const unsigned char *block, int row, unsigned char *record);
+void lattice_from_tile(TensorType type, const unsigned char *record, int row, unsigned char *block);
+/* Each copies the codes of one row, a byte each, into a slice of a tile or out of it. */
+void slice_write_codes(TensorType type, const unsigned char codes[ACT_BLOCK], int row, unsigned char *slice);
+void slice_read_codes(TensorType type, const unsigned char *slice, int row, unsigned char codes[ACT_BLOCK]);
+
 #endif
