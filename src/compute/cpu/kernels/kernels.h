@@ -1,10 +1,11 @@
 /* kernels.h - the arithmetic of a forward: one table of function pointers, chosen once at run time.
  *
  * The numeric contract. Every function here fixes the exact sequence of IEEE-754 single-precision operations for each
- * output element; ref.c is that specification in plain C. An output element depends on its own inputs and the inner
- * dimension only: never on the number of rows, on tile edges, on the part of the outputs that a call computes, or on
- * other inputs of the call. All tables give the same bits; for BF16 that is the arithmetic of vdpbf16ps, which ref.c
- * spells out. Fused multiply-adds are explicit (fmaf or intrinsic); contraction by the compiler is off.
+ * output element; ref.c and ref_matmul.c are that specification in plain C. An output element depends on its own
+ * inputs and the inner dimension only: never on the number of rows, on tile edges, on the part of the outputs that a
+ * call computes, or on other inputs of the call. All tables give the same bits; for BF16 that is the arithmetic of
+ * vdpbf16ps, which ref_matmul.c spells out. Fused multiply-adds are explicit (fmaf or intrinsic); contraction by the
+ * compiler is off.
  *
  * NaN and infinity. The operations are those of IEEE-754, so an output is NaN in all tables or in none; the bits of a
  * NaN that an operation makes are unspecified. Where numbers are converted, every bit of the result is defined: a block
@@ -83,8 +84,8 @@ typedef struct Kernels {
     void (*act_convert)(ActForm form, const float *x, int64_t n, void *out);
 
     /* y[r*y_stride + o] = sum_k W[o][k] * x[r][k] for r < n_rows and every output o of tiles
-     * [tile_begin, tile_end). x: n_rows activation rows, act_row_bytes(w->act, n_in) apart. ref.c has the order of
-     * operations of each type. */
+     * [tile_begin, tile_end). x: n_rows activation rows, act_row_bytes(w->act, n_in) apart. ref_matmul.c has the order
+     * of operations of each type. */
     void (*matmul)(const PackedMatrix *w, const void *x, int64_t n_rows, float *y, int64_t y_stride, int64_t tile_begin,
                    int64_t tile_end);
 

@@ -1,5 +1,5 @@
 /* matmul_body.h - the matrix products of every vector table; included once by each kernels_*.c, after its simd_*.h. The
- * operations and their order are those of ref.c, done for LANES outputs side by side.
+ * operations and their order are those of ref_matmul.c, done for LANES outputs side by side.
  *
  * The shape of the work. A column is a vector of LANES outputs: a whole tile with AVX-512, half of one with AVX2. One
  * call of a pass takes one or two tiles of a block type, or a few columns of a plain type, through all slices along k:

@@ -70,5 +70,9 @@ static inline void kv_block_not_finite(unsigned char *block) {
 /* Returns whether all numbers are finite. */
 bool ref_is_finite(const float *x, int64_t n);
 float ref_exp(float x); /* the exp of all tables */
+/* Kernels.act_convert and Kernels.matmul of table "ref" (ref_matmul.c). */
+void ref_act_convert(ActForm form, const float *x, int64_t n, void *out);
+void ref_matmul(const PackedMatrix *w, const void *x, int64_t n_rows, float *y, int64_t y_stride, int64_t tile_begin,
+                int64_t tile_end);
 
 #endif

@@ -223,8 +223,8 @@ INLINE void v_store_bf16(uint16_t *p, Vf a) {
     h = _mm256_blendv_epi8(h, v_or(v_shift_right(bits, 16), v_set_int(0x40)), nan);
     _mm_storeu_si128((void *)p, low_u16(h));
 }
-/* The products of BF16 matrices (ref.c). The odd inputs are the upper halves of the lanes; the even ones are shifted
- * up. */
+/* The products of BF16 matrices (ref_matmul.c). The odd inputs are the upper halves of the lanes; the even ones are
+ * shifted up. */
 INLINE Vf v_dot_bf16_pair(Vi w, Vi x, Vf acc) {
     Vi upper = v_set_int((int32_t)0xffff0000);
     acc = v_fma(v_as_float(v_and(w, upper)), v_as_float(v_and(x, upper)), acc);

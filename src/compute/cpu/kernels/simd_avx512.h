@@ -137,7 +137,7 @@ INLINE Vf v_load_i8(const void *p) { return v_from_int(_mm512_cvtepi8_epi32(_mm_
 INLINE void v_store_i8(int8_t *p, Vi a) { _mm_storeu_si128((void *)p, _mm512_cvtepi32_epi8(a)); }
 INLINE int32_t v_sum_int(Vi a) { return _mm512_reduce_add_epi32(a); }
 
-/* BF16 (ref.c), for tables with the instruction vdpbf16ps and without. */
+/* BF16 (ref_matmul.c), for tables with the instruction vdpbf16ps and without. */
 #if defined(__AVX512BF16__)
 INLINE void v_store_bf16(uint16_t *p, Vf a) {
     __m256bh h = _mm512_cvtneps_pbh(a);

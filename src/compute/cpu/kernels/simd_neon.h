@@ -259,7 +259,7 @@ INLINE void v_dot_4_groups(uint32_t code_max, int n_rows, const Vi w[4], const i
 #undef ADD_GROUP
 }
 
-/* ---- BF16, see ref.c ---------------------------------------------------------------------------- */
+/* ---- BF16, see ref_matmul.c --------------------------------------------------------------------- */
 
 INLINE int32x4_t bf16_bits(float32x4_t a) {
     uint32x4_t bits = vreinterpretq_u32_f32(a), upper = bits >> 16;
