@@ -34,8 +34,8 @@ typedef struct Auto {
     Prompt *prompts;                 /* [n_prompts], all different */
     size_t n_prompts, n_held_out;
     bool chat;
-    int32_t length; /* of the sequences to train with */
-    json_t *settings;
+    int32_t length;   /* of the sequences that the drafter is trained with */
+    json_t *settings; /* what determines an answer: its "answered_by" */
 } Auto;
 
 /* Reads the prompts and holds some of them out, refuses a target that cannot be trained for and answers that were

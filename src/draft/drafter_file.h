@@ -48,7 +48,7 @@ const char *drafter_target_quantisation(const Model *target);
 typedef struct DrafterFile {
     Gguf *gguf;
     int64_t n_taken;   /* tensors that the method has read */
-    bool is_published; /* by others */
+    bool is_published; /* in the form in which others publish such drafters */
     bool names_target; /* by its fingerprint, which a published file lacks */
 } DrafterFile;
 
@@ -69,7 +69,7 @@ void drafter_file_close(DrafterFile *f);
 
 /* ---- keys and tensors (drafter_tensors.c) ------------------------------------------------------------------------ */
 
-/* What is before the names of keys: "forerun-drafter.", or "" in a published file. */
+/* Returns what precedes the names of keys: "forerun-drafter.", or "" in a published file. */
 const char *drafter_file_prefix(const DrafterFile *f);
 /* Read the number or the string under "forerun-drafter.<name>" and check it. */
 int drafter_file_int(const DrafterFile *f, const char *name, int64_t min, int64_t max, int32_t *out, fr_error *err);

@@ -153,7 +153,7 @@ void prompt_plan(fr_engine *e, int32_t n_tree_rows) {
  * itself when its pages have been taken.
  *
  * Problem. A model with a recurrent state, or one that gives back the keys that windows have passed, can be cut at
- * marks only (compute/sequences.c). Requests of a service begin with the same instructions, but where these end is
+ * marks only (compute/sequence_marks.c). Requests of a service begin with the same instructions, but where these end is
  * not known before a second request comes; and a mark costs memory: a state of some ten megabytes, or the pages of a
  * window.
  *

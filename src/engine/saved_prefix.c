@@ -1,8 +1,8 @@
 /* saved_prefix.c - what the prefix cache keeps of an ended request, as bytes that another process can take over.
  *
- * The bytes have everything on which later tokens and drafts depend: keys and values, recurrent states, marks
- * (compute/sequences.c), and what drafters keep for the same tokens (DrafterClass.save). So a request that begins with
- * these tokens continues as it would have continued in the process that saved them, bit for bit, and with the same
+ * The bytes have everything on which later tokens and drafts depend: keys and values, recurrent states and marks
+ * (compute/sequence_saving.c), and what drafters keep for the same tokens (DrafterClass.save). So a request that begins
+ * with these tokens continues as it would have continued in the process that saved them, bit for bit, and with the same
  * drafts. They are of use only for the same function of the tokens: the same weights, KV type, activations and version
  * of the library. All of this is compared first, then the checksum, and then every number is checked before anything
  * in the engine changes.

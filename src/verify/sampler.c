@@ -23,7 +23,8 @@
  * token. Cost: one pass over the row for greedy, two more with a temperature. top-p takes one exponential a token;
  * top-k and top-p are partial selections, V log V at worst, on flat rows (sampler_filter.c). sampler_dist gives the
  * distribution itself, through the same filters. Proof: tests/verify/test_sampler.c: the filters against a slow
- * reference, draws against softmax by chi-square with a negative control, pruned against unpruned. */
+ * reference, draws against softmax by chi-square with a negative control, and the search that rules tokens out early
+ * against one that considers all of them. */
 #include "verify/sampler.h"
 
 #include "base/gumbel_row.h"

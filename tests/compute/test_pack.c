@@ -166,7 +166,7 @@ static void check(TensorType type, int64_t n_out, int64_t n_in) {
     }
     size_t file_bytes = row_bytes * 16;
     double most = type == TYPE_Q3_K ? 1.055 : 1.03; /* its 6-bit scales are bytes, and half a line is padding */
-    if (lattice_of(type)) most = 8;                 /* their codes are stored for single weights (pack.c) */
+    if (lattice_of(type)) most = 8;                 /* their codes are stored for single weights (pack_lattice.c) */
     if (n_out == 48 && (double)m.tile_bytes > most * (double)file_bytes)
         fail_msg("%s: a tile has %zu bytes, its rows in the file %zu", name, m.tile_bytes, file_bytes);
     check_rows_come_back(&m, rows + 1, row_bytes);

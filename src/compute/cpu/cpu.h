@@ -50,7 +50,7 @@ typedef struct Share {
 static inline int64_t share_size(Share s) { return s.last - s.first; }
 
 struct CpuLayer {
-    const LayerSpec *spec; /* its vectors */
+    const LayerSpec *spec; /* the description of the layer, with its vectors */
     Share units;           /* of this rank: KV heads, heads that share a latent, or heads of a recurrent state */
     int32_t place; /* among the layers of its kind: in its group of keys and values, or among the recurrent states */
     PackedMatrix *matrices[LAYER_MATRICES]; /* an array if each head or expert has one; NULL: the layer has none */
@@ -158,9 +158,9 @@ struct CpuContext {
     CpuStates states;
     const RowPlace *rows; /* [n_rows] the rows of the forward that runs */
     int32_t n_rows, n_logits;
-    bool only_best;            /* of all rows whose logits are wanted only the best token is (RowPlace.only_best) */
-    int64_t longest;           /* the most keys that a row sees */
-    float *cos_sin;            /* [n_ropes][max_rows][hparams_max_rot] */
+    bool only_best;  /* of a row whose logits are wanted, only the best token is needed (RowPlace.only_best) */
+    int64_t longest; /* the most keys that a row sees */
+    float *cos_sin;  /* [n_ropes][max_rows][hparams_max_rot] */
     float *x, *normed, *delta; /* [max_rows][n_embd]: residual stream; its norm; what a block adds to it */
     float *conv_kernels;       /* [max_rows][block_conv_kernels] of the part of a layer that runs */
     float *convolved;          /* [max_rows][n_embd] */
@@ -200,7 +200,9 @@ struct CpuContext {
     float *row_sums;          /* [n_threads][max_queries][attention_dim] the weighted values of a tile */
     RowGroup *row_groups;     /* [n_row_groups] the groups of the forward that runs; there is room for max_rows */
     int32_t n_row_groups;
-    float *tile_sums; /* [n_threads][tiles of n_ctx][heads of a group][head_dim] the same of all tiles of a pair */
+    /* [n_threads][tiles of n_ctx][heads of a group][head_dim] the weighted values of each tile of a pair of a row and a
+     * KV head */
+    float *tile_sums;
     SoftmaxSum *tile_softmax_sums; /* [n_threads][tiles of n_ctx][heads of a group] */
     void *acts[ACT_FORM_COUNT];    /* [max_rows][widest row] activations in each form */
     void *ff_acts;                 /* [max_rows][widest row] activations for the down projection */
