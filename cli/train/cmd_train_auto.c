@@ -82,8 +82,8 @@ static const Option option_table[] = {
 };
 
 /* The ends of the names of these files. */
-static const char *const beside[N_BESIDE] = {".prompts.jsonl", ".held-out.jsonl", ".answers.jsonl",
-                                             ".bench.json",    ".checkpoint",     ".log.jsonl"};
+static const char *const beside[AUTO_N_BESIDE] = {".prompts.jsonl", ".held-out.jsonl", ".answers.jsonl",
+                                                  ".bench.json",    ".checkpoint",     ".log.jsonl"};
 
 static int check(fr_error *err) {
     const char *name;
@@ -99,7 +99,7 @@ static int check(fr_error *err) {
 
 static bool files(CommandFiles *out) {
     bool fits = true;
-    for (int i = 0; i < N_BESIDE && fits; i++) {
+    for (int i = 0; i < AUTO_N_BESIDE && fits; i++) {
         char path[AUTO_PATH_BYTES], name[64];
         snprintf(path, sizeof path, "%.*s%s", AUTO_PATH_BYTES - 32, auto_args.output, beside[i]);
         snprintf(name, sizeof name, "OUTPUT%s", beside[i]);
@@ -150,17 +150,17 @@ static int distill(const Auto *a) {
     add(&w, "--tokens=%d", a->args->n_tokens);
     add(&w, "--draft=auto");
     if (a->chat) add(&w, "--chat");
-    add(&w, "--output=%s", a->paths[ANSWERS]);
-    add(&w, "--"), add(&w, "%s", a->paths[PROMPTS]);
+    add(&w, "--output=%s", a->paths[AUTO_ANSWERS]);
+    add(&w, "--"), add(&w, "%s", a->paths[AUTO_PROMPTS]);
     return run_words(&command_distill, &w);
 }
 
 static int train(const Auto *a) {
     static Words w;
-    bool resumes = access(a->paths[CHECKPOINT], F_OK) == 0;
+    bool resumes = access(a->paths[AUTO_CHECKPOINT], F_OK) == 0;
     add(&w, "train"), add(&w, "%s", a->args->method);
     add_common(&w, a, false);
-    add(&w, "--data=%s", a->paths[ANSWERS]);
+    add(&w, "--data=%s", a->paths[AUTO_ANSWERS]);
     if (a->chat) add(&w, "--chat");
     add(&w, "--length=%d", a->length);
     add(&w, "--epochs=%.9g", a->args->epochs);
@@ -181,8 +181,8 @@ static int measure(const Auto *a) {
     if (!a->chat) add(&w, "--raw");
     add(&w, "--tree-budget=auto"), add(&w, "--chain=none"), add(&w, "--runs=3");
     add(&w, "--draft=%s", a->spec), add(&w, "--draft=%s+auto", a->spec), add(&w, "--draft=auto");
-    add(&w, "--json=%s", a->paths[MEASURED]);
-    add(&w, "--"), add(&w, "%s", a->paths[HELD_OUT]);
+    add(&w, "--json=%s", a->paths[AUTO_MEASURED]);
+    add(&w, "--"), add(&w, "%s", a->paths[AUTO_HELD_OUT]);
     return run_words(&command_bench, &w);
 }
 
@@ -194,7 +194,7 @@ static bool is_trained(const Auto *a, bool *is_measured) {
     Gguf *g;
     if (stat(a->args->output, &drafter) != 0 || gguf_open(&g, a->args->output, NULL)) return false;
     gguf_close(g);
-    *is_measured = stat(a->paths[MEASURED], &measured) == 0;
+    *is_measured = stat(a->paths[AUTO_MEASURED], &measured) == 0;
     if (!*is_measured) return true;
     struct timespec then = os_modified(&drafter), later = os_modified(&measured);
     *is_measured = later.tv_sec > then.tv_sec || (later.tv_sec == then.tv_sec && later.tv_nsec >= then.tv_nsec);
@@ -203,7 +203,7 @@ static bool is_trained(const Auto *a, bool *is_measured) {
 
 static int run_steps(Auto *a, fr_error *err) {
     bool is_measured = false, trained = is_trained(a, &is_measured);
-    bool continues = access(a->paths[CHECKPOINT], F_OK) == 0 || access(a->paths[ANSWERS], F_OK) == 0;
+    bool continues = access(a->paths[AUTO_CHECKPOINT], F_OK) == 0 || access(a->paths[AUTO_ANSWERS], F_OK) == 0;
     if (trained && !a->args->replaces && (is_measured || !continues))
         return error_set(err, FR_ERR_ARGUMENT,
                          "%s: is a finished drafter: pass --force to replace it, or choose another path for -o",
@@ -215,7 +215,7 @@ static int run_steps(Auto *a, fr_error *err) {
            "interruption.\n",
            a->n_prompts - a->n_held_out, a->n_held_out);
     *err = (fr_error){.code = FR_OK};
-    if (!trained || a->args->replaces || access(a->paths[CHECKPOINT], F_OK) == 0) {
+    if (!trained || a->args->replaces || access(a->paths[AUTO_CHECKPOINT], F_OK) == 0) {
         begin_step(2, "the target answers the prompts");
         if (distill(a) != CLI_OK) return FR_ERR_CANCELLED;
         begin_step(3, "the drafter learns from the answers");
@@ -223,7 +223,7 @@ static int run_steps(Auto *a, fr_error *err) {
     }
     begin_step(4, "plain decoding and drafters on the held-out prompts");
     if (measure(a) != CLI_OK) {
-        unlink(a->paths[MEASURED]); /* it may be that of an interrupted run */
+        unlink(a->paths[AUTO_MEASURED]); /* it may be that of an interrupted run */
         return FR_ERR_CANCELLED;
     }
     return auto_print_result(a, err);
@@ -233,7 +233,7 @@ static int run(int argc, char **argv) {
     (void)argc, (void)argv;
     fr_error err;
     Auto a = {.args = &auto_args};
-    for (int i = 0; i < N_BESIDE; i++)
+    for (int i = 0; i < AUTO_N_BESIDE; i++)
         snprintf(a.paths[i], sizeof a.paths[i], "%.*s%s", AUTO_PATH_BYTES - 32, auto_args.output, beside[i]);
     snprintf(a.spec, sizeof a.spec, "%s:file=%s", auto_args.method, auto_args.output);
     train_is_automatic = true;

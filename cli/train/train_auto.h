@@ -18,20 +18,20 @@ typedef struct AutoArgs {
 
 enum { AUTO_PATH_BYTES = 4096 };
 /* The files beside OUTPUT. */
-enum { PROMPTS, HELD_OUT, ANSWERS, MEASURED, CHECKPOINT, LOG, N_BESIDE };
+enum { AUTO_PROMPTS, AUTO_HELD_OUT, AUTO_ANSWERS, AUTO_MEASURED, AUTO_CHECKPOINT, AUTO_LOG, AUTO_N_BESIDE };
 
 /* A prompt as a JSON line for distill-data, and the same for bench. */
-typedef struct Prompt {
+typedef struct AutoPrompt {
     uint64_t hash;
     json_t *question, *test;
     bool is_held_out;
-} Prompt;
+} AutoPrompt;
 
 typedef struct Auto {
     const AutoArgs *args;
-    char paths[N_BESIDE][AUTO_PATH_BYTES];
+    char paths[AUTO_N_BESIDE][AUTO_PATH_BYTES];
     char spec[AUTO_PATH_BYTES + 64]; /* the drafter as a value of --draft */
-    Prompt *prompts;                 /* [n_prompts], all different */
+    AutoPrompt *prompts;             /* [n_prompts], all different */
     size_t n_prompts, n_held_out;
     bool chat;
     int32_t length;   /* of the sequences that the drafter is trained with */

@@ -24,11 +24,11 @@ static int add_prompt(Auto *a, json_t *question, json_t *test, fr_error *err) {
     uint64_t hash = text ? hash64(text, strlen(text), 0) : 0;
     bool known = false;
     for (size_t i = 0; i < a->n_prompts && !known; i++) known = a->prompts[i].hash == hash;
-    Prompt *more = text && question && !known ? realloc(a->prompts, (a->n_prompts + 1) * sizeof *more) : NULL;
+    AutoPrompt *more = text && question && !known ? realloc(a->prompts, (a->n_prompts + 1) * sizeof *more) : NULL;
     free(text);
     if (more) {
         a->prompts = more;
-        a->prompts[a->n_prompts++] = (Prompt){.hash = hash, .question = question, .test = test};
+        a->prompts[a->n_prompts++] = (AutoPrompt){.hash = hash, .question = question, .test = test};
         return FR_OK;
     }
     json_decref(question), json_decref(test);
@@ -113,7 +113,7 @@ static int hold_out(Auto *a, fr_error *err) {
                          a->args->prompts, a->n_prompts, cli_plural((int64_t)a->n_prompts), MIN_PROMPTS);
     a->n_held_out = a->n_prompts / 10 < MAX_HELD_OUT ? a->n_prompts / 10 : MAX_HELD_OUT;
     for (size_t k = 0; k < a->n_held_out; k++) {
-        Prompt *least = NULL;
+        AutoPrompt *least = NULL;
         for (size_t i = 0; i < a->n_prompts; i++)
             if (!a->prompts[i].is_held_out && (!least || a->prompts[i].hash < least->hash)) least = &a->prompts[i];
         least->is_held_out = true;
@@ -124,10 +124,10 @@ static int hold_out(Auto *a, fr_error *err) {
 /* Writes the held-out prompts for bench, or the others for distill-data. */
 static int write_prompts(const Auto *a, bool held_out, fr_error *err) {
     ReplaceFile out;
-    int status = replace_file_begin(&out, a->paths[held_out ? HELD_OUT : PROMPTS], err);
+    int status = replace_file_begin(&out, a->paths[held_out ? AUTO_HELD_OUT : AUTO_PROMPTS], err);
     if (status) return status;
     for (size_t i = 0; i < a->n_prompts && !status; i++) {
-        const Prompt *p = &a->prompts[i];
+        const AutoPrompt *p = &a->prompts[i];
         if (p->is_held_out != held_out) continue;
         if (!held_out) json_object_set(p->question, "answered_by", a->settings);
         char *line = json_dumps(held_out ? p->test : p->question, JSON_COMPACT);
@@ -169,8 +169,8 @@ static int check_answers(const Auto *a, fr_error *err) {
     LineReader *reader;
     const char *line;
     size_t n;
-    if (access(a->paths[ANSWERS], F_OK) != 0) return FR_OK;
-    int got = line_reader_open(&reader, a->paths[ANSWERS], false, LINE_MAX_BYTES, err);
+    if (access(a->paths[AUTO_ANSWERS], F_OK) != 0) return FR_OK;
+    int got = line_reader_open(&reader, a->paths[AUTO_ANSWERS], false, LINE_MAX_BYTES, err);
     if (got) return got;
     got = line_reader_next(reader, &line, &n, err);
     json_t *first = got == 1 ? json_loadb(line, n, 0, NULL) : NULL;
@@ -182,8 +182,8 @@ static int check_answers(const Auto *a, fr_error *err) {
         return error_set(err, FR_ERR_ARGUMENT,
                          "%s: these answers are of another target, or were generated with another -n, --temp or --raw: "
                          "pass --force to delete them, or choose another path for -o",
-                         a->paths[ANSWERS]);
-    unlink(a->paths[ANSWERS]), unlink(a->paths[CHECKPOINT]);
+                         a->paths[AUTO_ANSWERS]);
+    unlink(a->paths[AUTO_ANSWERS]), unlink(a->paths[AUTO_CHECKPOINT]);
     return FR_OK;
 }
 

@@ -40,7 +40,7 @@ static double last_accuracy(const Auto *a) {
     const char *line;
     size_t n;
     double share = 1;
-    if (line_reader_open(&reader, a->paths[LOG], false, LINE_MAX_BYTES, NULL)) return share;
+    if (line_reader_open(&reader, a->paths[AUTO_LOG], false, LINE_MAX_BYTES, NULL)) return share;
     while (line_reader_next(reader, &line, &n, NULL) == 1) {
         json_t *object = json_loadb(line, n, 0, NULL);
         json_t *first = json_array_get(json_object_get(object, "valid_accuracy"), 0);
@@ -61,16 +61,16 @@ static void print_use(const Auto *a, bool with_auto) {
 }
 
 int auto_print_result(const Auto *a, fr_error *err) {
-    json_t *measured = json_load_file(a->paths[MEASURED], 0, NULL);
+    json_t *measured = json_load_file(a->paths[AUTO_MEASURED], 0, NULL);
     MethodRow own = fastest(measured, true), other = fastest(measured, false);
     if (!own.method) {
         json_decref(measured);
-        return error_set(err, FR_ERR_FORMAT, "%s: has no measurement of %s", a->paths[MEASURED], a->spec);
+        return error_set(err, FR_ERR_FORMAT, "%s: has no measurement of %s", a->paths[AUTO_MEASURED], a->spec);
     }
     bool auto_is_better = is(&other, "faster") && other.speed_up >= own.speed_up;
     if (is(&own, "disturbed")) {
         printf("\nOther programs disturbed the measurement. Stop them, and run the same command again.\n");
-        unlink(a->paths[MEASURED]);
+        unlink(a->paths[AUTO_MEASURED]);
     } else if (is(&own, "faster") && !auto_is_better) {
         printf("\nThe drafter pays: on held-out prompts, generation is %.2f times as fast as plain decoding, with\n"
                "%.2f tokens per step and the same texts. Use it like this:\n\n",

@@ -153,8 +153,9 @@ int arch_fail(const ArchReader *r, fr_code code, const char *fmt, ...) {
 /* Returns NULL if there is no memory. */
 static GgufTensor *new_view(ArchReader *r) {
     struct ModelMemory *memory = r->m->memory;
-    fr_assert(memory->n_views < (int64_t)r->m->hparams.n_layer * MAX_VIEWS);
-    if (!memory->views) memory->views = mem_calloc((size_t)r->m->hparams.n_layer * MAX_VIEWS, sizeof *memory->views);
+    fr_assert(memory->n_views < (int64_t)r->m->hparams.n_layer * MODEL_MAX_VIEWS);
+    if (!memory->views)
+        memory->views = mem_calloc((size_t)r->m->hparams.n_layer * MODEL_MAX_VIEWS, sizeof *memory->views);
     return memory->views ? &memory->views[memory->n_views++] : NULL;
 }
 

@@ -9,12 +9,12 @@
 /* The memory that a model owns if it was read from a file. */
 struct ModelMemory {
     LayerSpec *layers;
-    GgufTensor *views; /* [n_views] matrices that are rows of another; there is room for MAX_VIEWS of each layer */
+    GgufTensor *views; /* [n_views] matrices that are rows of another; at most MODEL_MAX_VIEWS of each layer */
     int64_t n_views;
     float **vectors; /* [n_vectors], with room for two for each tensor of the file */
     int64_t n_vectors;
 };
-enum { MAX_VIEWS = 5 }; /* in a layer: queries, keys and values of one matrix, gate and up of another */
+enum { MODEL_MAX_VIEWS = 5 }; /* in a layer: queries, keys and values of one matrix, gate and up of another */
 
 /* A model file that is being read. */
 struct ArchReader {
