@@ -25,7 +25,7 @@ RUN make -j"$(nproc)" build/forerun \
 FROM debian:bookworm-slim AS plain
 RUN apt-get update \
     && apt-get install -y --no-install-recommends \
-        ca-certificates libcurl4 libdivsufsort3 libedit2 libevent-2.1-7 libevent-openssl-2.1-7 libjansson4 libopenblas0-pthread libpcre2-8-0 libssl3 \
+        ca-certificates libcurl4 libdivsufsort3 libedit2 libevent-core-2.1-7 libevent-openssl-2.1-7 libjansson4 libopenblas0-pthread libpcre2-8-0 libssl3 \
         libutf8proc2 libxxhash0 libzstd1 \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home --uid 1000 forerun \

@@ -38,7 +38,7 @@ RUN_TESTS = $(if $(filter tsan,$(MODE)),TSAN_OPTIONS=$${TSAN_OPTIONS-die_after_f
 LIB_PKGS := libpcre2-8 libxxhash libutf8proc
 PKGS    := $(LIB_PKGS) libdivsufsort libdivsufsort64 jansson libzstd
 # What only the program itself is linked with.
-CLI_PKGS := libedit libevent libevent_openssl openssl
+CLI_PKGS := libedit libevent_core libevent_openssl openssl
 # Only the headers are needed to build: the libraries are loaded when training or pulling begins (train/gemm.c,
 # cli/model/http.c).
 HEADER_PKGS := openblas libcurl libcrypto

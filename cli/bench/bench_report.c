@@ -274,9 +274,9 @@ static void print_costs(const BenchResults *r) {
         const fr_stats *s = &row.sum.stats.counts;
         double ms = s->n_steps ? 1e3 / (double)s->n_steps : 0;
         int64_t memory = bench_memory(r, m);
-        printf("%s%s\n ", m == 1 ? "\n" : "", safe_text(&safe, r->methods[m].name));
-        if (memory >= 0) printf(" %.1f MB of memory beside that of plain decoding;", (double)memory / 1e6);
-        printf(" ms of a step: draft %.2f, forward %.2f, verify %.2f\n", s->draft_s * ms, s->forward_s * ms,
+        printf("%s%s\n", m == 1 ? "\n" : "", safe_text(&safe, r->methods[m].name));
+        if (memory >= 0) printf("  memory beside that of plain decoding: %.1f MB\n", (double)memory / 1e6);
+        printf("  ms of a step: draft %.2f, forward %.2f, verify %.2f\n", s->draft_s * ms, s->forward_s * ms,
                s->verify_s * ms);
     }
 }
