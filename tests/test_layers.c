@@ -221,7 +221,7 @@ static bool is_for_library(const char *header) {
 static bool is_of_system(const char *file, const char *header) {
     return strncmp(file, "src/base/os_", 12) == 0 &&
            (strncmp(header, "sys/", 4) == 0 || strncmp(header, "linux/", 6) == 0 ||
-            strcmp(header, "pthread_np.h") == 0 || strcmp(header, "dlfcn.h") == 0 || strcmp(header, "malloc.h") == 0);
+            strcmp(header, "pthread_np.h") == 0 || strcmp(header, "dlfcn.h") == 0);
 }
 
 /* Returns whether a header is that of sockets and addresses in POSIX, which one file uses. */

@@ -5,7 +5,6 @@
 #include "cli/signals.h"
 
 #include "base/mem.h"
-#include "base/os.h"
 #include "base/progress.h"
 #include "draft/drafter_file.h"
 #include "gguf/gguf.h"
@@ -13,6 +12,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#if defined(__GLIBC__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 33)
+#define HAS_MALLINFO2
+#include <malloc.h>
+#endif
 
 enum { MAX_BATCH = 1024 };
 
@@ -283,12 +287,23 @@ static int try_rule(Bench *b, fr_engine *engine, const BenchMethod *m, fr_error 
     return status;
 }
 
+/* Returns how many bytes of memory the program has taken and not freed; -1: the C library does not report it. */
+static int64_t heap_bytes(void) {
+#if defined(HAS_MALLINFO2)
+    struct mallinfo2 m = mallinfo2();
+    int64_t n = (int64_t)(m.uordblks + m.hblkhd);
+    return n > 0 ? n : -1; /* the allocator of a sanitizer does not count */
+#else
+    return -1;
+#endif
+}
+
 /* Opens a method's engine, so that a wrong method is refused before the tuning, and measures its memory. */
 static int try_method(Bench *b, BenchMethod *m, fr_error *err) {
     fr_engine *engine = NULL;
-    int64_t before = os_heap_bytes();
+    int64_t before = heap_bytes();
     int status = bench_engine_open(&engine, &b->rig, m, 1, err);
-    m->memory_bytes = before < 0 ? -1 : os_heap_bytes() - before;
+    m->memory_bytes = before < 0 ? -1 : heap_bytes() - before;
     if (!status && m->n_drafts) {
         generate_note_drafts(engine, m->drafts, m->n_drafts);
         status = try_rule(b, engine, m, err);

@@ -24,10 +24,6 @@ bool os_random(void *out, size_t n, bool waits);
 /* Advises the kernel to use huge pages for a block of memory. Linux only; elsewhere it does nothing. */
 void os_use_huge_pages(void *at, size_t n);
 
-/* Returns how many bytes of memory the program has taken and not freed; -1: the C library does not say, as on systems
- * other than Linux. */
-int64_t os_heap_bytes(void);
-
 /* Opens a new file that has no name and is removed when it is closed; on Linux it is in memory. Returns its
  * descriptor, or -1. */
 int os_nameless_file(void);

@@ -8,7 +8,6 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
-#include <malloc.h>
 #include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -29,16 +28,6 @@ bool os_random(void *out, size_t n, bool waits) {
 }
 
 void os_use_huge_pages(void *at, size_t n) { (void)madvise(at, n, MADV_HUGEPAGE); }
-
-int64_t os_heap_bytes(void) {
-#if defined(__GLIBC__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 33)
-    struct mallinfo2 m = mallinfo2();
-    int64_t n = (int64_t)(m.uordblks + m.hblkhd);
-    return n > 0 ? n : -1; /* the allocator of a sanitizer does not count */
-#else
-    return -1;
-#endif
-}
 
 int os_nameless_file(void) { return memfd_create("forerun", MFD_CLOEXEC); }
 

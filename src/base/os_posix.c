@@ -33,8 +33,6 @@ bool os_random(void *out, size_t n, bool waits) {
 
 void os_use_huge_pages(void *at, size_t n) { (void)at, (void)n; }
 
-int64_t os_heap_bytes(void) { return -1; }
-
 int os_nameless_file(void) {
     char path[] = "/tmp/forerun.XXXXXX";
     int fd = mkstemp(path);

@@ -13,6 +13,19 @@ static void need(const char *command, const char *what) {
     skip();
 }
 
+/* Runs a script of Python, which ends with an exception where something is wrong. Its arguments are the program and one
+ * more, which may be "". */
+static void run_python(const char *script, const char *name, const char *argument) {
+    char path[700], command[2400];
+    need("python3 -c 'import yaml' 2>/dev/null", "python3 with PyYAML");
+    snprintf(path, sizeof path, "%s/%s.py", serve_rig_folder(), name);
+    FILE *f = fopen(path, "w");
+    fputs(script, f);
+    fclose(f);
+    snprintf(command, sizeof command, "python3 %s %s/../forerun %s", path, serve_rig_folder(), argument);
+    assert_int_equal(system(command), 0);
+}
+
 static char *read_file(const char *path) {
     char *text = calloc(1, 1 << 18);
     FILE *f = fopen(path, "rb");
@@ -97,14 +110,7 @@ static const char check_yaml[] =
 
 static void the_kubernetes_files_fit_the_program(void **state) {
     (void)state;
-    char path[700], command[2048];
-    need("python3 -c 'import yaml' 2>/dev/null", "python3 with PyYAML");
-    snprintf(path, sizeof path, "%s/check_yaml.py", serve_rig_folder());
-    FILE *f = fopen(path, "w");
-    fputs(check_yaml, f);
-    fclose(f);
-    snprintf(command, sizeof command, "python3 %s %s/../forerun", path, serve_rig_folder());
-    assert_int_equal(system(command), 0);
+    run_python(check_yaml, "check_yaml", "");
 }
 
 /* The files for the inference extension of the Gateway API, and for LeaderWorkerSets, whose pods are those of
@@ -153,22 +159,16 @@ static const char check_gateway[] =
 static void the_gateway_files_name_metrics_that_exist(void **state) {
     (void)state;
     ServeRig s;
-    char script[700], metrics[700], command[2048];
-    need("python3 -c 'import yaml' 2>/dev/null", "python3 with PyYAML");
+    char metrics[700];
     serve_start(&s, "-t 1 --draft none");
     Answer a = serve_get(&s, "/metrics");
-    snprintf(script, sizeof script, "%s/check_gateway.py", serve_rig_folder());
     snprintf(metrics, sizeof metrics, "%s/metrics.txt", serve_rig_folder());
-    FILE *f = fopen(script, "w");
-    fputs(check_gateway, f);
-    fclose(f);
-    f = fopen(metrics, "w");
+    FILE *f = fopen(metrics, "w");
     fputs(a.body, f);
     fclose(f);
     answer_free(&a);
     assert_int_equal(serve_stop(&s), 0);
-    snprintf(command, sizeof command, "python3 %s %s/../forerun %s", script, serve_rig_folder(), metrics);
-    assert_int_equal(system(command), 0);
+    run_python(check_gateway, "check_gateway", metrics);
 }
 
 /* ---- the routers of SGLang and vLLM ------------------------------------------------------------------------------ */
@@ -201,14 +201,7 @@ static void routers_find_what_they_read(void **state) {
                                           "vllm:prefix_cache_hits_total{", "vllm:prefix_cache_queries_total{",
                                           "vllm:kv_cache_usage_perc{"};
     ServeRig s;
-    char script[700], command[2048];
-    need("python3 -c 'import yaml' 2>/dev/null", "python3 with PyYAML");
-    snprintf(script, sizeof script, "%s/check_routers.py", serve_rig_folder());
-    FILE *f = fopen(script, "w");
-    fputs(check_routers, f);
-    fclose(f);
-    snprintf(command, sizeof command, "python3 %s %s/../forerun", script, serve_rig_folder());
-    assert_int_equal(system(command), 0);
+    run_python(check_routers, "check_routers", "");
     serve_start(&s, "-t 1 --draft none --allowed-host=* --metrics-names=both -m model=" SERVE_MODEL);
     Answer health = serve_request(&s, "GET", "/health", "", NULL), a = serve_get(&s, "/metrics");
     assert_int_equal(health.status, 200);

@@ -14,13 +14,7 @@ static ServeRig server;
 
 static int start(void **state) {
     (void)state;
-    char thinker[700], args[1000];
-    snprintf(thinker, sizeof thinker, "%s/habits-thinker.gguf", serve_rig_folder());
-    serve_write_model(thinker, "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}"
-                               "{% if add_generation_prompt %}bot: <think>{% endif -%}");
-    snprintf(args, sizeof args, "-t 2 -c 256 --parallel 4 --draft ngram-trie -m " SERVE_MODEL " -m thinker=%s",
-             thinker);
-    serve_start(&server, args);
+    serve_start_with_thinker(&server, "habits-thinker.gguf", SERVE_THINKER, "--parallel 4");
     return 0;
 }
 

@@ -15,13 +15,7 @@ static ServeRig server;
 
 static int start(void **state) {
     (void)state;
-    char thinker[700], args[1000];
-    snprintf(thinker, sizeof thinker, "%s/llama-thinker.gguf", serve_rig_folder());
-    serve_write_model(thinker, "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}"
-                               "{% if add_generation_prompt %}bot: <think>{% endif -%}");
-    snprintf(args, sizeof args, "-t 2 -c 256 --parallel 3 --draft ngram-trie -m " SERVE_MODEL " -m thinker=%s",
-             thinker);
-    serve_start(&server, args);
+    serve_start_with_thinker(&server, "llama-thinker.gguf", SERVE_THINKER, "--parallel 3");
     return 0;
 }
 

@@ -69,7 +69,7 @@ static void budgets_close_reasoning_by_the_marks_of_the_template(void **state) {
     assert_int_equal(serve_stop(&s), 0);
 }
 
-/* Where the marks are control tokens, which have no text, they are read all the same. */
+/* Control tokens have no text in an answer, but the server recognizes them as marks of reasoning. */
 static void marks_may_be_control_tokens(void **state) {
     (void)state;
     static const char *const names[] = {"<|channel|>", "<|message|>", "<|start|>", "<|end|>"};

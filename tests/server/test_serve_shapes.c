@@ -12,13 +12,10 @@ static ServeRig server;
 
 static int start(void **state) {
     (void)state;
-    char thinker[700], args[2000];
-    snprintf(thinker, sizeof thinker, "%s/thinker.gguf", serve_rig_folder());
-    serve_write_model(thinker, "{% if tools %}{{ tools|length }} tools {% endif %}{% for m in messages %}{{ m.role }}: "
-                               "{{ m.content }} {% endfor %}<think>");
-    snprintf(args, sizeof args, "-t 2 -c 256 --parallel 4 --draft ngram-trie -m " SERVE_MODEL " -m thinker=%s",
-             thinker);
-    serve_start(&server, args);
+    serve_start_with_thinker(&server, "thinker.gguf",
+                             "{% if tools %}{{ tools|length }} tools {% endif %}{% for m in messages %}{{ m.role }}: "
+                             "{{ m.content }} {% endfor %}<think>",
+                             "--parallel 4");
     return 0;
 }
 

@@ -37,8 +37,8 @@ typedef struct AssistantFile {
     TensorType type;
     int32_t target, H, n_head, n_layer, window, ff[ASSISTANT_LAYERS];
     bool is_local[ASSISTANT_LAYERS], lists_ff;
-    /* Of the LM head, and how many of them are computed. 0: it has none, or the file does not say. */
-    int32_t n_clusters, n_top;
+    int32_t n_clusters; /* into which the LM head divides the tokens; 0: it does not */
+    int32_t n_top;      /* how many of the clusters are computed; 0: the file does not say it */
 } AssistantFile;
 
 typedef struct AssistantLayer {

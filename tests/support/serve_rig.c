@@ -103,6 +103,14 @@ void serve_write_model(const char *path, const char *chat_template) {
     free(bytes);
 }
 
+void serve_start_with_thinker(ServeRig *s, const char *name, const char *chat_template, const char *args) {
+    char path[700], all[1000];
+    snprintf(path, sizeof path, "%s/%s", serve_rig_folder(), name);
+    serve_write_model(path, chat_template);
+    snprintf(all, sizeof all, "-t 2 -c 256 %s --draft ngram-trie -m " SERVE_MODEL " -m thinker=%s", args, path);
+    serve_start(s, all);
+}
+
 int serve_wait_end(ServeRig *s) {
     int status = 0;
     double end_s = clock_s() + SERVE_WAIT_S;

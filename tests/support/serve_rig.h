@@ -24,6 +24,12 @@ const char *serve_rig_folder(void);
 void serve_start(ServeRig *s, const char *args);
 /* SERVE_MODEL with another chat template, which must be shorter than its own. */
 void serve_write_model(const char *path, const char *chat_template);
+/* Starts a server with SERVE_MODEL and with `thinker`, the same weights with this chat template, such as SERVE_THINKER,
+ * which begins reasoning; it is written to the file NAME of the folder. */
+void serve_start_with_thinker(ServeRig *s, const char *name, const char *chat_template, const char *args);
+#define SERVE_THINKER \
+    "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}" \
+    "{% if add_generation_prompt %}bot: <think>{% endif -%}"
 /* Sends SIGTERM, and waits for the end of the server. Returns the exit status, or -signal. */
 int serve_stop(ServeRig *s);
 int serve_wait_end(ServeRig *s);

@@ -5,7 +5,7 @@
  *   mpi/join_mpi.c       how these processes find each other
  *
  * An exchange of a rank is one call of `part` and of `send`, and then of `receive` for every other rank. The shared
- * object is not linked with forerun, so this header declares types only. */
+ * object is not linked with forerun, so this header declares types, and functions within that object only. */
 #ifndef RANKS_TRANSPORT_H
 #define RANKS_TRANSPORT_H
 
@@ -58,5 +58,26 @@ struct TransportTable {
 /* What the shared object for MPI exports under the name "transport_mpi_open". Returns 0, or a negative code with a
  * sentence in err: also if another rank has not joined after limit_s seconds. */
 typedef int (*TransportMpiOpen)(Transport **out, int max_ranks, double limit_s, fr_error *err);
+
+/* ---- between the two files of the shared object --------------------------------------------------------------- */
+
+enum { JOIN_RANKS = 64 };
+
+/* What the thread that joins has seen of the others, for the thread that watches. */
+typedef struct JoinProgress {
+    atomic_int n_ranks; /* 0: MPI has not started on all machines */
+    atomic_int rank;
+    atomic_bool has_answered[JOIN_RANKS]; /* with MPI's first message */
+} JoinProgress;
+
+/* transport_mpi.c: starts MPI, exchanges a message with each other rank, and opens the transport. Waits as long as a
+ * rank is missing. */
+int join_mpi(Transport **out, int max_ranks, JoinProgress *progress, fr_error *err);
+
+/* join_mpi.c: returns `code`, with a sentence in err. */
+__attribute__((format(printf, 3, 4))) int join_refuse(fr_error *err, fr_code code, const char *format, ...);
+
+/* join_mpi.c: returns the value of the first of two environment variables that is set; NULL: neither is. */
+const char *join_environment(const char *first, const char *second);
 
 #endif

@@ -15,7 +15,7 @@
  * Time is counted in sleeps, so that nobody is suspected after all processes were stopped and continued.
  *
  * Proof: tests/compute/test_join_mpi.c, tests/cli/test_ranks_mpi.c. */
-#include "compute/ranks/mpi/join_mpi.h"
+#include "compute/ranks/transport.h"
 
 #include <fcntl.h>
 #include <pthread.h>

@@ -15,7 +15,7 @@
  * How ranks that join are watched: join_mpi.c.
  *
  * Proof: tests/cli/test_ranks_mpi.c. */
-#include "compute/ranks/mpi/join_mpi.h"
+#include "compute/ranks/transport.h"
 
 #include <mpi.h>
 #include <pthread.h>
