@@ -62,9 +62,10 @@ static void values_that_ask_for_nothing_are_accepted(void **state) {
         if (json_at(j, "warnings")) fail_msg("%s: %s", cases[i].path, cases[i].field);
         json_decref(j);
     }
-    json_t *j = serve_json(&server, ollama, 200,
-                           "{\"stream\": false, \"prompt\": \"x\", \"options\": {\"num_predict\": 1, \"logits_all\": "
-                           "true, \"embedding_only\": false}}");
+    json_t *j = serve_json(
+        &server, ollama, 200,
+        "{\"stream\": false, \"prompt\": \"x\", \"options\": {\"num_predict\": 1, \"temperature\": 0, \"logits_all\": "
+        "true, \"embedding_only\": false}}");
     assert_int_equal(json_int_at(j, "eval_count"), 1);
     json_decref(j);
 }

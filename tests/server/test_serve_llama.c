@@ -72,18 +72,19 @@ static void the_number_of_tokens_has_llama_cpps_names(void **state) {
     static const struct {
         const char *path, *body;
     } cases[] = {
-        {"/v1/completions", "{\"prompt\": \"Once\", \"n_predict\": 5}"},
-        {"/v1/completions", "{\"prompt\": \"Once\", \"max_completion_tokens\": 5}"},
-        {"/v1/completions", "{\"prompt\": \"Once\", \"n_predict\": 5, \"max_tokens\": 9}"},
-        {"/v1/chat/completions", "{\"n_predict\": 5, \"max_tokens\": 9, " STORY "}"},
-        {"/v1/chat/completions", "{\"max_completion_tokens\": 5, \"max_tokens\": 9, " STORY "}"},
+        {"/v1/completions", "{\"ignore_eos\": true, \"prompt\": \"Once\", \"n_predict\": 5}"},
+        {"/v1/completions", "{\"ignore_eos\": true, \"prompt\": \"Once\", \"max_completion_tokens\": 5}"},
+        {"/v1/completions", "{\"ignore_eos\": true, \"prompt\": \"Once\", \"n_predict\": 5, \"max_tokens\": 9}"},
+        {"/v1/chat/completions", "{\"ignore_eos\": true, \"n_predict\": 5, \"max_tokens\": 9, " STORY "}"},
+        {"/v1/chat/completions", "{\"ignore_eos\": true, \"max_completion_tokens\": 5, \"max_tokens\": 9, " STORY "}"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         json_t *j = serve_json(&server, cases[i].path, 200, cases[i].body);
         if (json_int_at(j, "usage.completion_tokens") != 5) fail_msg("%s", cases[i].body);
         json_decref(j);
     }
-    json_t *j = serve_json(&server, "/completion", 200, "{\"prompt\": \"Once\", \"max_completion_tokens\": 5}");
+    json_t *j = serve_json(&server, "/completion", 200,
+                           "{\"ignore_eos\": true, \"prompt\": \"Once\", \"max_completion_tokens\": 5}");
     assert_int_equal(json_int_at(j, "tokens_predicted"), 5);
     json_decref(j);
     j = serve_json(&server, "/v1/chat/completions", 400, "{\"n_predict\": -2, " STORY "}");
