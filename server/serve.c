@@ -470,7 +470,7 @@ static const Option option_table[] = {
      .default_help = "twice a step",
      .metavar = "MS",
      .help = "milliseconds that may pass between two tokens of a stream while prompts of other requests are read in "
-             "pieces; a smaller gap makes prompts take longer"},
+             "pieces, and that a step with drafts may take; a smaller gap makes prompts take longer"},
     {.key = "max-body",
      OPT_INT(ServeOptions, max_body_mib, 1, 1024),
      .default_value = "8",

@@ -102,11 +102,12 @@ int cost_measure(Executor *e, int32_t n_context, const int32_t *row_counts, int 
  * know T(n) within a few per cent. Disturbances only ever make a forward slower: of several measurements the fastest
  * counts. */
 
-enum { SINK = 2048 /* forwards */, LONG = 1024 /* tokens */, ROUNDS = 32, FEWEST = 5 /* counts */, ATTEMPTS = 3 };
-/* The numbers of rows that are measured: closer together where arithmetic usually begins to take longer than reading
- * the weights. */
-static const int32_t COUNTS[COST_CURVE_MAX] = {1, 2, 3, 4, 6, 8, 12, 16, 32};
-enum { KEY_POINT = 5 };
+enum { SINK = 2048 /* forwards */, LONG = 1024 /* tokens */, ROUNDS = 32, FEWEST = 4 /* counts */, ATTEMPTS = 3 };
+/* The numbers of rows that are measured, in this order: closer together where arithmetic usually begins to take longer
+ * than reading the weights. For a large model only the first are: the line through its last two points, 8 and 16, must
+ * have the slope of arithmetic, because the curve continues with it. */
+static const int32_t COUNTS[COST_CURVE_MAX] = {1, 4, 8, 16, 2, 32, 6, 12, 3};
+enum { KEY_ROWS = 8 };
 /* Seconds: the least for each number of rows; for each measurement of keys; the time after which larger numbers of rows
  * are left out; the time after which nothing is repeated; and the time after which a disturbed measurement is not
  * repeated as a whole. */
@@ -156,14 +157,20 @@ static void make_sound(CostCurve *c) {
 
 /* The forwards of one number of rows. */
 typedef struct Timing {
+    int32_t rows;
     double each_s[ROUNDS], least_s, spent_s; /* the fastest; all together */
     int n;
 } Timing;
 
+static int fewer_rows_first(const void *a, const void *b) {
+    const Timing *x = a, *y = b;
+    return (x->rows > y->rows) - (x->rows < y->rows);
+}
+
 /* Times one forward without context. */
-static int time_once(Executor *e, int32_t n_rows, Timing *t, fr_error *err) {
+static int time_once(Executor *e, Timing *t, fr_error *err) {
     double s;
-    int status = cost_measure(e, 0, &n_rows, 1, 1, 0, 0, &s, err);
+    int status = cost_measure(e, 0, &t->rows, 1, 1, 0, 0, &s, err);
     if (status) return status;
     if (t->n == 0 || s < t->least_s) t->least_s = s;
     t->spent_s += s;
@@ -208,7 +215,9 @@ static double added_by(Executor *e, int32_t n_keys, int32_t rows) {
 /* Measures keys with one row and with a few rows: both read the keys once, and the difference is the arithmetic of the
  * additional rows. */
 static void measure_keys(CostCurve *c, Executor *e, int32_t n_ctx) {
-    int32_t few = c->rows[c->n <= KEY_POINT ? c->n - 1 : KEY_POINT], n_keys = n_ctx - few < LONG ? n_ctx - few : LONG;
+    int32_t few = 1;
+    for (int k = 0; k < c->n && c->rows[k] <= KEY_ROWS; k++) few = c->rows[k];
+    int32_t n_keys = n_ctx - few < LONG ? n_ctx - few : LONG;
     c->key_s = c->key_read_s = 0;
     if (n_keys < 1) return;
     double one_s = added_by(e, n_keys, 1) / n_keys, few_s = few > 1 ? added_by(e, n_keys, few) / n_keys : one_s;
@@ -220,24 +229,27 @@ static void measure_keys(CostCurve *c, Executor *e, int32_t n_ctx) {
  * largest: a moment in which something else ran must not decide a point. A first forward, with cold caches, is not
  * counted. */
 static int measure_rows(CostCurve *c, Executor *e, int32_t n_ctx, int n_threads, fr_error *err) {
-    Timing timings[COST_CURVE_MAX] = {{.n = 0}}, cold = {.n = 0};
+    Timing timings[COST_CURVE_MAX] = {{.n = 0}}, cold = {.rows = 1};
     double begin_s = clock_s(), begin_cpu_s;
-    int n = 0, status = time_once(e, 1, &cold, err);
+    int n = 0, status = time_once(e, &cold, err);
     double warm_s = clock_s();
     begin_cpu_s = clock_cpu_s();
-    for (int k = 0; !status && k < COST_CURVE_MAX && COUNTS[k] <= executor_max_rows(e) && COUNTS[k] <= n_ctx; k++) {
-        if (n >= FEWEST && clock_s() > begin_s + GROW_S)
-            break; /* for a large model, the line through the last two points continues */
-        c->rows[n] = COUNTS[k];
-        status = time_once(e, c->rows[n], &timings[n], err);
-        n++;
+    for (int k = 0; !status && k < COST_CURVE_MAX; k++) {
+        if (COUNTS[k] > executor_max_rows(e) || COUNTS[k] > n_ctx) continue;
+        if (n >= FEWEST && clock_s() > begin_s + GROW_S) break;
+        timings[n].rows = COUNTS[k];
+        status = time_once(e, &timings[n++], err);
     }
     if (status) return status;
+    qsort(timings, (size_t)n, sizeof *timings, fewer_rows_first);
     double share_s = fmax(1.5 * timings[n - 1].least_s, ROWS_S);
     for (int round = 1; !status && round < ROUNDS && clock_s() < begin_s + LIMIT_S; round++)
         for (int k = 0; !status && k < n; k++)
-            if (timings[k].spent_s < share_s) status = time_once(e, c->rows[k], &timings[k], err);
-    for (int k = 0; k < n; k++) c->seconds[k] = cost_of(&timings[k], executor_weights(e)->n_ranks > 1);
+            if (timings[k].spent_s < share_s) status = time_once(e, &timings[k], err);
+    for (int k = 0; k < n; k++) {
+        c->rows[k] = timings[k].rows;
+        c->seconds[k] = cost_of(&timings[k], executor_weights(e)->n_ranks > 1);
+    }
     int n_running = n_threads < threads_n_cores() ? n_threads : threads_n_cores();
     c->disturbance = cost_disturbance(spread_of(timings, n),
                                       (clock_cpu_s() - begin_cpu_s) / (n_running * (clock_s() - warm_s)));

@@ -33,6 +33,10 @@
  * operator has set a gap, it reads it in pieces: in each step as much as fits into the gap of the streams (prompts.c),
  * and nothing while prompts are read. It proposes when it has read all.
  *
+ * If the operator has set a gap, trees keep it too: their nodes get no rows with which a step would take longer. While
+ * prompts are read, every such step is full, so a node takes the place of a token of a prompt: R then includes the
+ * tokens that prompts read.
+ *
  * So on a text where no draft is ever accepted, the loss is at most 2 TRIAL_SHARE + LOSS_SHARE of the time, plus the
  * first CREDIT_START, trial and prompt. R, in tokens per second, is the sum of the requests' rates over their last
  * steps, and at least that of plain decoding.
@@ -337,6 +341,13 @@ static double rate_now(const fr_engine *e, fr_request *const *requests, int n) {
     return sum > plain ? sum : plain;
 }
 
+/* Returns the tokens of prompts per second, if a step lasts as long as the gap that the operator has set: a drafted
+ * node then takes the place of a token of a prompt, and must bring as much. With the default gap, which is a multiple
+ * of what the trees take, prompts keep their share of every step. */
+static double prompt_rate(const fr_engine *e, int32_t n_prompt_rows) {
+    return e->options.max_gap_s > 0 ? n_prompt_rows / e->options.max_gap_s : 0;
+}
+
 /* Lets drafters propose about twice as many nodes as the allocator took. */
 static void adapt_proposal_budget(fr_request *r, int32_t n_taken) {
     int32_t most = r->tree_budget;
@@ -357,11 +368,12 @@ static void set_context(fr_engine *e, fr_request *const *requests, int n) {
     e->policy.cost.logits_s = wants_rows ? e->policy.logits_s : 0;
 }
 
-void draft_policy_allocate(fr_engine *e, fr_request *const *requests, int n, int32_t n_base_rows) {
-    e->policy.n_base_rows = n_base_rows;
+void draft_policy_allocate(fr_engine *e, fr_request *const *requests, int n, int32_t n_tree_rows,
+                           int32_t n_prompt_rows) {
+    e->policy.n_base_rows = n_tree_rows + n_prompt_rows;
     if (e->policy.cost.n == 0) return;
     set_context(e, requests, n);
-    e->policy.tokens_per_s = rate_now(e, requests, n);
+    e->policy.tokens_per_s = rate_now(e, requests, n) + prompt_rate(e, n_prompt_rows);
     double max_extra_s = 0;
     int n_trees = 0;
     for (int i = 0; i < n; i++) {
@@ -372,9 +384,10 @@ void draft_policy_allocate(fr_engine *e, fr_request *const *requests, int n, int
         e->policy.trees[n_trees++] = &r->tree;
     }
     if (n_trees == 0) return;
+    if (e->options.max_gap_s > 0) max_extra_s = fmin(max_extra_s, prompt_spare_s(e, n_tree_rows));
     const BudgetInput in = {.trees = e->policy.trees,
                             .n_trees = n_trees,
-                            .n_base_rows = n_base_rows,
+                            .n_base_rows = e->policy.n_base_rows,
                             .cost = &e->policy.cost,
                             .tokens_per_s = MARGIN * e->policy.tokens_per_s,
                             .max_extra_s = max_extra_s,

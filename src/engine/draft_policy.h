@@ -63,9 +63,10 @@ void draft_policy_choose_drafts(fr_engine *e, fr_request *const *requests, int n
 void draft_policy_observe_prompt(EngineDrafter *d, int32_t n, double seconds);
 /* Learns how long one proposal took, including feeding the drafter. */
 void draft_policy_observe_proposal(EngineDrafter *d, double seconds);
-/* Prunes the trees of all requests with automatic budgets to the nodes that are worth their time. n_base_rows is the
- * number of all other rows of the step, including the roots of these trees. */
-void draft_policy_allocate(fr_engine *e, fr_request *const *requests, int n, int32_t n_base_rows);
+/* Prunes the trees of all requests with automatic budgets to the nodes that are worth their time. n_tree_rows: the
+ * roots of these trees and all nodes of the others; n_prompt_rows: what prompts can read in this step beside these. */
+void draft_policy_allocate(fr_engine *e, fr_request *const *requests, int n, int32_t n_tree_rows,
+                           int32_t n_prompt_rows);
 /* Learns from the n tokens that a step committed. sources[i] is the number of the draft that proposed token i; -1: it
  * is the target's own. */
 void draft_policy_observe_step(fr_request *r, const int32_t *tokens, const int32_t *sources, int32_t n);

@@ -39,7 +39,8 @@ enum { LEAST_CHUNK = 8 };
 /* Returns the expected time of a forward over the rows of trees and n rows of prompts. */
 static double chunk_s(const ChunkInput *in, int32_t n) {
     CostCurve cost = *in->cost;
-    double keys = in->n_tree_rows * cost.n_context + n * (in->n_read + 0.5 * n), read = cost.n_context;
+    double keys = in->n_tree_rows * cost.n_context + n * (in->n_read + 0.5 * n), read = 0;
+    if (in->n_tree_rows > 0) read += cost.n_context;
     if (n > 0) read += in->n_read;
     double logits_s = in->n_tree_rows * cost.logits_s;
     cost.n_context = cost.logits_s = 0;
@@ -74,7 +75,6 @@ static ChunkInput chunk_input(const fr_engine *e, int32_t n_tree_rows) {
 int32_t prompt_rows(fr_engine *e, int32_t n_tree_rows) {
     double n_read = 0;
     int n_readers = 0;
-    if (n_tree_rows < 1 || e->policy.cost.n == 0) return e->options.prefill_chunk;
     for (int i = 0; i < e->step.n_by_age; i++) {
         const fr_request *r = e->step.by_age[i];
         if (!request_is_prefilling(r)) continue;
@@ -82,6 +82,7 @@ int32_t prompt_rows(fr_engine *e, int32_t n_tree_rows) {
         n_readers++;
     }
     e->step.n_read = n_readers ? n_read / n_readers : 0;
+    if (n_tree_rows < 1 || e->policy.cost.n == 0) return e->options.prefill_chunk;
     const ChunkInput in = chunk_input(e, n_tree_rows);
     return prompt_chunk(&in);
 }
@@ -100,16 +101,27 @@ static void learn(double *ratio, double seconds, double expected_s) {
     *ratio = ratio_or_1(*ratio) * (1 + MEMORY * wrong);
 }
 
-void prompt_observe_step(fr_engine *e, double seconds) {
-    int32_t n_tree_rows = 0, n_prompt_rows = 0;
-    if (e->policy.cost.n == 0) return;
+/* Counts the rows of trees and of prompts in this step. */
+static void count_rows(const fr_engine *e, int32_t *n_tree_rows, int32_t *n_prompt_rows) {
+    *n_tree_rows = *n_prompt_rows = 0;
     for (int i = 0; i < e->step.n_by_age; i++) {
         const fr_request *r = e->step.decoding_first[i];
-        *(r->is_prefill_step ? &n_prompt_rows : &n_tree_rows) += r->n_step_rows;
+        *(r->is_prefill_step ? n_prompt_rows : n_tree_rows) += r->n_step_rows;
     }
-    if (n_tree_rows < 1) return;
+}
+
+double prompt_expected_s(const fr_engine *e) {
+    int32_t n_tree_rows, n_prompt_rows;
+    count_rows(e, &n_tree_rows, &n_prompt_rows);
     const ChunkInput in = chunk_input(e, n_tree_rows);
-    learn(n_prompt_rows ? &e->step.prompt_ratio : &e->step.plain_ratio, seconds, chunk_s(&in, n_prompt_rows));
+    return chunk_s(&in, n_prompt_rows);
+}
+
+void prompt_observe_step(fr_engine *e, double seconds) {
+    int32_t n_tree_rows, n_prompt_rows;
+    count_rows(e, &n_tree_rows, &n_prompt_rows);
+    if (e->policy.cost.n == 0 || n_tree_rows < 1) return;
+    learn(n_prompt_rows ? &e->step.prompt_ratio : &e->step.plain_ratio, seconds, prompt_expected_s(e));
 }
 
 /* ---- its parts ------------------------------------------------------------------------------------------ */

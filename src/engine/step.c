@@ -291,25 +291,33 @@ static double without_drafts(const fr_engine *e, int n_decoding, double spent_s)
     return spent_s * cost_curve_at(&e->policy.cost, n_plain) / cost_curve_at(&e->policy.cost, n_rows);
 }
 
+/* Corrects the cost curve by the last forward. The curve knows the mean context of trees only, so what prompts read
+ * counts as much longer as the forward was than expected. */
+static void observe_cost(fr_engine *e, double spent_s) {
+    CostCurve *cost = &e->policy.cost;
+    cost_curve_observe(cost, e->step.n_rows, spent_s / prompt_expected_s(e) * cost_curve_at(cost, e->step.n_rows));
+}
+
 static int run_forward(fr_engine *e, int n_decoding, fr_error *err) {
     double start_s = clock_s();
     int status = executor_forward(e->executor, e->step.rows, e->step.n_rows, err);
     double spent_s = clock_s() - start_s;
     e->step.plain_s = without_drafts(e, n_decoding, spent_s);
     for (int i = 0; i < n_decoding; i++) e->step.decoding_first[i]->stats.forward_s += spent_s;
-    if (e->policy.cost.n) cost_curve_observe(&e->policy.cost, e->step.n_rows, spent_s);
+    if (e->policy.cost.n) observe_cost(e, spent_s);
     return status;
 }
 
-/* Returns how many rows the next forward has without the drafted nodes of requests with automatic budgets. */
-static int32_t n_fixed_rows(fr_engine *e, int n_decoding, int n_running) {
-    int64_t n = 0, n_prompt = 0;
+/* Gives drafted nodes their rows, beside those of the other trees and of prompts. */
+static void allocate_rows(fr_engine *e, int n_decoding, int n_running) {
+    int64_t n_tree = 0, n_prompt = 0;
     fr_request *const *r = e->step.decoding_first;
-    for (int i = 0; i < n_decoding; i++) n += r[i]->has_auto_budget ? 1 : r[i]->tree.n;
+    for (int i = 0; i < n_decoding; i++) n_tree += r[i]->has_auto_budget ? 1 : r[i]->tree.n;
     for (int i = n_decoding; i < n_running; i++)
         n_prompt += r[i]->n_context - 1 - executor_sequence_length(e->executor, r[i]->sequence);
-    int32_t most = prompt_rows(e, (int32_t)n);
-    return (int32_t)(n + (n_prompt < most ? n_prompt : most));
+    int32_t most = prompt_rows(e, (int32_t)n_tree);
+    if (n_prompt > most) n_prompt = most;
+    draft_policy_allocate(e, r, n_decoding, (int32_t)n_tree, (int32_t)n_prompt);
 }
 
 /* Returns how many rows the trees of the decoding requests have. */
@@ -339,7 +347,7 @@ static int propose_and_pack(fr_engine *e) {
         r->step_budget = r->grammar.sits_out ? 0 : step_budget(r, n_running);
     }
     request_drafts_propose(e, s->decoding_first, n_decoding);
-    draft_policy_allocate(e, s->decoding_first, n_decoding, n_fixed_rows(e, n_decoding, n_running));
+    allocate_rows(e, n_decoding, n_running);
     prompt_plan(e, n_tree_rows(e, n_decoding));
     /* Older requests first: a claim may take pages from a younger request, which then prefills again. */
     for (int i = 0; i < n_running; i++) {

@@ -68,6 +68,10 @@ double prompt_spare_s(const fr_engine *e, int32_t n_tree_rows);
  * prompt_rows(e, n_tree_rows) rows for all of them together. */
 void prompt_plan(fr_engine *e, int32_t n_tree_rows);
 
+/* Returns the time that the forward of this step is expected to take: that of the cost curve, with the contexts of
+ * trees and of prompts. The costs are known. */
+double prompt_expected_s(const fr_engine *e);
+
 /* Learns from the time that this step took. */
 void prompt_observe_step(fr_engine *e, double seconds);
 

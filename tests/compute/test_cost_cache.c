@@ -1,5 +1,5 @@
 /* test_cost_cache.c - measured costs in files: an entry is read back unchanged; damaged or foreign files are
- * ignored, and costs that other programs disturbed are not kept. */
+ * ignored, and costs that other programs disturbed are not kept. For a large model few numbers of rows are measured. */
 #include "compute/backend.h"
 #include "engine_rig.h"
 #include "model_rig.h"
@@ -247,8 +247,51 @@ static void disturbed_costs_are_not_kept(void **state) {
     fr_model_close(model);
 }
 
+/* The CPU backend, with first forwards that take as long as those of a large model. */
+static Backend large;
+static int n_slow;
+
+static void forward_slowly(Context *c, const RowPlace *rows, int32_t n_rows) {
+    double end_s = clock_s() + (n_slow-- > 0 ? 0.16 : 0);
+    backend_cpu.forward(c, rows, n_rows);
+    while (clock_s() < end_s) {}
+}
+
+static int open_large_device(Device **out, const DeviceOptions *options, fr_error *err) {
+    int status = backend_cpu.device_open(out, options, err);
+    if (!status) (*out)->backend = &large;
+    return status;
+}
+
+/* If a curve ended where a forward still waits for memory, more rows would seem to cost next to nothing. */
+static void a_large_model_is_measured_where_arithmetic_limits_it(void **state) {
+    (void)state;
+    fr_model *model = rig_open_model("models/draft.gguf", NULL);
+    fr_error err;
+    CostCurve few, all;
+    Weights *w = model->weights;
+    large = backend_cpu;
+    large.device_open = open_large_device, large.forward = forward_slowly;
+    w->backend = &large;
+    RigOptions o = rig_options(64, 32);
+    Executor *e = rig_executor(w, &o);
+    n_slow = 5; /* 0.8 s */
+    if (cost_curve_measure(&few, e, 64, 1, &err)) fail_msg("%s", err.message);
+    n_slow = 0;
+    if (cost_curve_measure(&all, e, 64, 1, &err)) fail_msg("%s", err.message);
+    w->backend = &backend_cpu;
+    static const int32_t rows_of_few[] = {1, 4, 8, 16}, rows_of_all[] = {1, 2, 3, 4, 6, 8, 12, 16, 32};
+    assert_int_equal(few.n, 4);
+    assert_memory_equal(few.rows, rows_of_few, sizeof rows_of_few);
+    assert_int_equal(all.n, COST_CURVE_MAX);
+    assert_memory_equal(all.rows, rows_of_all, sizeof rows_of_all);
+    rig_executor_close(e);
+    fr_model_close(model);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_large_model_is_measured_where_arithmetic_limits_it),
         cmocka_unit_test_setup_teardown(it_comes_back_as_it_was, begin, end),
         cmocka_unit_test_setup_teardown(a_damaged_file_is_no_entry, begin, end),
         cmocka_unit_test_setup_teardown(an_entry_of_another_key_is_ignored, begin, end),

@@ -71,7 +71,7 @@ static Outcome live(const World *w, int n_steps) {
         draft_policy_choose_drafts(&e, &one, 1);
         for (int i = 0; i < N_DRAFTS; i++)
             if (r.drafts[i].is_proposing) propose(&r, i, w);
-        draft_policy_allocate(&e, &one, 1, 1);
+        draft_policy_allocate(&e, &one, 1, 1, 0);
         e.step.n_rows = r.tree.n;
         int32_t tokens[DEPTH + 1], sources[DEPTH + 1], n = 0, node = 0;
         bool is_right = step >= w->first && step < w->last;
@@ -355,8 +355,46 @@ static void the_budget_is_automatic_where_costs_are_known(void **state) {
     fr_model_close(model);
 }
 
+/* Returns how many nodes of a chain of DEPTH get rows beside prompts, of which n_prompt_rows fit into the gap. */
+static int32_t n_taken(double max_gap_s, int32_t n_prompt_rows) {
+    static const World w = {.t1_s = 20e-3, .slope = 0.1, .p_accept = 0.95f};
+    static fr_engine e;
+    static fr_request r;
+    fr_request *one = &r;
+    build(&e, &r, &w);
+    e.options.max_gap_s = max_gap_s;
+    tree_reset(&r.tree, RIGHT);
+    r.time_credit_s = 1;
+    propose(&r, 0, &w);
+    draft_policy_allocate(&e, &one, 1, 1, n_prompt_rows);
+    int32_t n = r.tree.n - 1;
+    draft_policy_end(&r);
+    return n;
+}
+
+/* A row takes 2 ms, and a step without drafts 20 ms. */
+static void trees_keep_the_gap_that_was_set(void **state) {
+    (void)state;
+    assert_int_equal(n_taken(0, 0), DEPTH);
+    assert_int_equal(n_taken(1, 0), DEPTH);
+    assert_int_equal(n_taken(0.0241, 0), 2);
+    assert_int_equal(n_taken(0.0201, 0), 0);
+    assert_int_equal(n_taken(0.01, 0), 0); /* a step without drafts takes longer */
+}
+
+static void nodes_take_rows_from_prompts_only_if_they_bring_as_much(void **state) {
+    (void)state;
+    int32_t beside = n_taken(0.1, 10); /* 100 tokens of prompts in a second: a row is worth 0.3 tokens */
+    assert_int_equal(n_taken(0, 35), DEPTH);
+    assert_true(beside > 0);
+    assert_true(n_taken(0.1, 35) < beside); /* 350 tokens: 0.84 tokens */
+    assert_int_equal(n_taken(0.1, 50), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(trees_keep_the_gap_that_was_set),
+        cmocka_unit_test(nodes_take_rows_from_prompts_only_if_they_bring_as_much),
         cmocka_unit_test(little_is_lost_where_no_draft_is_right),
         cmocka_unit_test(a_fixed_budget_would_lose),
         cmocka_unit_test(what_is_right_is_taken),

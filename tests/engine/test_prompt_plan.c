@@ -217,6 +217,41 @@ static void prompts_leave_streams_their_gap(void **state) {
     }
 }
 
+/* Returns by what ratio a step beside a prompt of 300 tokens changes the costs. The forward takes about a millisecond;
+ * the curve expects a tenth of one for its rows, and 20 ms for the context of the prompt. */
+static double change_of_costs(void) {
+    fr_engine *e = rig_open_engine(model, &(fr_engine_options){.struct_size = sizeof(fr_engine_options),
+                                                               .n_threads = 1,
+                                                               .n_ctx = N_CTX,
+                                                               .max_requests = MOST,
+                                                               .max_gap_s = 1,
+                                                               .prefill_chunk = 64});
+    fr_request *reader = open_request(e, 2, 390, NULL);
+    while (n_read(reader) < 300) step(e);
+    fr_request *stream = open_request(e, 0, 1, NULL);
+    e->policy.cost = (CostCurve){.n = 2, .rows = {1, 64}, .seconds = {1e-6, 1e-6}, .key_s = 1e-6};
+    int32_t before = n_read(reader);
+    step(e);
+    int32_t n = n_read(reader) - before;
+    assert_int_equal(n, 64);
+    CostCurve *now = &e->policy.cost, rows = *now;
+    rows.n_context = 0;
+    double keys = n * (before + 0.5 * n) + now->n_context, ratio = now->key_s / 1e-6;
+    double wrong_s = prompt_expected_s(e) - cost_curve_at(&rows, n + 1) - now->key_s * keys;
+    assert_true(wrong_s < 1e-9 && wrong_s > -1e-9);
+    fr_request_close(stream);
+    fr_request_close(reader);
+    fr_engine_close(e);
+    return ratio;
+}
+
+static void contexts_of_prompts_are_not_counted_as_rows(void **state) {
+    (void)state;
+    double ratio = 2;
+    for (int i = 0; i < 5 && ratio > 1; i++) ratio = change_of_costs(); /* a forward may be disturbed */
+    assert_true(ratio < 1);
+}
+
 /* ---- a draft model that has not read the prompt ------------------------------------------------------- */
 
 static fr_engine *open_timed_engine(double gap_s) {
@@ -360,6 +395,7 @@ int main(void) {
         cmocka_unit_test(a_draft_model_reads_in_chunks),
         cmocka_unit_test(the_chunk_fits_into_the_gap),
         cmocka_unit_test(prompts_leave_streams_their_gap),
+        cmocka_unit_test(contexts_of_prompts_are_not_counted_as_rows),
         cmocka_unit_test(a_draft_model_catches_up_in_pieces),
         cmocka_unit_test(a_draft_model_waits_while_prompts_are_read),
         cmocka_unit_test(catching_up_changes_no_token),
