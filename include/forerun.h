@@ -286,9 +286,9 @@ typedef struct fr_engine_options {
      * on this machine need not measure them. NULL: they are not kept. Costs change no token. */
     const char *cost_cache;
     /* The time in seconds that may pass between two steps of a decoding request while prompts are read: the engine
-     * reads fewer tokens of them in each step, but at least 1. 0: twice what a step takes without them. INFINITY:
-     * prompts are always read in pieces of prefill_chunk. It needs known costs (fr_engine_measure_costs), and changes
-     * no token. */
+     * reads fewer tokens of them in each step, but at least 1. Trees with automatic budgets keep it, too. 0: twice what
+     * a step takes without prompts. INFINITY: prompts are always read in pieces of prefill_chunk. It needs known costs
+     * (fr_engine_measure_costs), and changes no token. */
     double max_gap_s;
 } fr_engine_options;
 
