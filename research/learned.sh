@@ -35,7 +35,7 @@ shopt -s inherit_errexit
 : "${FORERUN:=build/forerun}" "${TARGET:=models/target.gguf}" "${CORPUS:=../shared/data/corpus}"
 : "${DATA:=build/learned}" "${OUT:=build/learned}"
 : "${EVERY:=1}" "${FORM_STEPS=}" "${METHODS:=lyanna eagle redrafter hydra medusa}" "${MINUTES:=20}" "${LYANNA=}" "${CURRICULUM=}"
-: "${SEEDS:=1 2 3}" "${FORMS:=paper separate eagle hass eagle-hass paper-1-3-5 separate-1-3-5 redrafter hydra hydra-own medusa space eagle3 dflash}"
+: "${SEEDS:=1 2 3}" "${FORMS:=paper separate eagle hass eagle-hass paper-1-3-5 separate-1-3-5 redrafter hydra hydra-own medusa space eagle3 dflash dspark}"
 mkdir -p "$DATA" "$OUT"
 
 # The target continues the beginnings of some texts of each kind, half of them greedily, half at temperature 0.8.
@@ -124,7 +124,7 @@ stage_drafters() {
 
 # Eagle as published, HASS, and both one after the other; lyanna in the paper's form and in the separate one, and both in phases of 1, 3
 # and 5 steps ahead, of which the separate form begins as an eagle that looks one step ahead; hydra with the target's LM head and with
-# heads of its own.
+# heads of its own; dspark is dflash with a Markov head.
 train_form() { # FORM SEED
   local name=$1.$2 seed="--seed $2"
   case $1 in
@@ -137,6 +137,7 @@ train_form() { # FORM SEED
     hydra) train_for "$MINUTES" "$name" hydra 0.003 --lm-head target $seed ;;
     hydra-own) train_for "$MINUTES" "$name" hydra 0.003 $seed ;;
     space) train_for "$MINUTES" "$name" space 0.005 --batch 4 $seed ;;
+    dspark) train_for "$MINUTES" "$name" dflash 0.003 --markov vanilla --markov-rank 64 $seed ;;
     *) train_for "$MINUTES" "$name" "$1" 0.003 $seed ;;
   esac
 }
