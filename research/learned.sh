@@ -156,6 +156,7 @@ method_of_form() {
     paper* | separate*) echo lyanna ;;
     eagle | hass | eagle-hass) echo eagle ;;
     hydra*) echo hydra ;;
+    dspark) echo dflash ;;
     *) echo "$1" ;;
   esac
 }
