@@ -196,6 +196,7 @@ static int plan_new(const FrozenTarget *target, fr_error *err) {
 static int check_form(const DrafterFile *f, const Hparams *h, fr_error *err) {
     const char *what = NULL;
     if (keys.window > 0) what = "layers with a window";
+    if (keys.logit_scale > 0 || keys.logit_cap >= 0) what = "a scale or a bound of its own for logits";
     if (h->rope.scaling != ROPE_SCALING_NONE) what = "a scaled rope";
     if (h->n_embd != net.C) what = "another width than its target";
     if (keys.conv_taps > keys.block) what = "convolutions that are longer than a block";
@@ -267,6 +268,7 @@ static int plan_init(const TrainArgs *a, const FrozenTarget *target, fr_error *e
         set_block(keys.block, keys.from_anchor);
         net.mask = keys.mask;
         net.is_causal = keys.is_causal;
+        net.embedding_scale = keys.embedding_scale;
         net.has_head_norms = drafter_file_has(&f, q_norm);
         status = read_selector(&f, err);
         if (!status) status = read_markov(&f, err);

@@ -101,6 +101,7 @@ static void set_keys(const void *net, GgufWriter *w) {
     }
     gguf_set_f32(w, DFLASH "rope.freq_base", (float)n->rope->params.base);
     gguf_set_f32(w, DFLASH "attention.layer_norm_rms_epsilon", n->rms_eps);
+    gguf_set_f32(w, DFLASH DFLASH_KEY_EMBEDDING_SCALE, n->embedding_scale);
     gguf_set_i32s(w, DFLASH DFLASH_KEY_LAYERS, n->layers, n->n_streams);
     gguf_set_bool(w, DFLASH DFLASH_KEY_FROM_ANCHOR, n->from_anchor);
     gguf_set_bool(w, DFLASH DFLASH_KEY_CAUSAL, n->is_causal);

@@ -111,9 +111,14 @@ const char *published_path(const Published *c) { return safetensors_path(c->file
 
 /* ---- tensors -------------------------------------------------------------------------------------- */
 
+#define MODEL "model." /* before all names of some checkpoints */
+
 static const SafeTensor *find(const Published *c, const char *name, bool **taken) {
+    char longer[160];
+    snprintf(longer, sizeof longer, MODEL "%s", name);
     for (int i = 0; i < c->n_files; i++) {
         const SafeTensor *t = safetensors_find(c->files[i], name);
+        if (!t) t = safetensors_find(c->files[i], longer);
         if (!t) continue;
         *taken = &c->taken[i][t - safetensors_tensor(c->files[i], 0)];
         return t;
@@ -154,8 +159,11 @@ static int published_take(Published *c, const char *name, const int64_t *dims, i
 
 void published_pass_over(Published *c, const char *prefix) {
     for (int i = 0; i < c->n_files; i++)
-        for (int64_t k = 0; k < safetensors_count(c->files[i]); k++)
-            if (strncmp(safetensors_tensor(c->files[i], k)->name, prefix, strlen(prefix)) == 0) c->taken[i][k] = true;
+        for (int64_t k = 0; k < safetensors_count(c->files[i]); k++) {
+            const char *name = safetensors_tensor(c->files[i], k)->name;
+            if (strncmp(name, MODEL, strlen(MODEL)) == 0) name += strlen(MODEL);
+            if (strncmp(name, prefix, strlen(prefix)) == 0) c->taken[i][k] = true;
+        }
 }
 
 /* Refuses a checkpoint with a tensor that was not taken. */
@@ -189,12 +197,24 @@ static size_t read_config(void *buffer, size_t n, void *user) {
     return n;
 }
 
+/* Removes the keys whose value is null, which mean the same as keys that are missing. */
+static void drop_nulls(json_t *object) {
+    const char *key;
+    json_t *value;
+    void *next;
+    json_object_foreach_safe(object, next, key, value) {
+        if (json_is_null(value)) json_object_del(object, key);
+        else drop_nulls(value);
+    }
+}
+
 json_t *published_read_config(const Published *c) {
     char path[sizeof c->folder + 16];
     snprintf(path, sizeof path, "%s/config.json", c->folder);
     ConfigReader reader = {.file = input_text_open(path, NULL), .n_left = MAX_CONFIG};
     json_t *config = reader.file ? json_load_callback(read_config, &reader, 0, NULL) : NULL;
     if (reader.file) fclose(reader.file);
+    drop_nulls(config);
     return config;
 }
 
@@ -310,13 +330,17 @@ int import_read_vector(Import *x, const char *name, int64_t n, float *out, fr_er
     return error_set(err, FR_ERR_FORMAT, "%s: tensor %s holds NaN or infinity", published_path(x->from), name);
 }
 
+/* Returns the component of the checkpoint's heads that becomes component o, where halves become pairs. */
+static int64_t source_of_pairs(const Import *x, int64_t o) {
+    int64_t dim = x->head_dim ? x->head_dim : x->target->hparams.head_dim, n_rot = x->n_rot ? x->n_rot : dim;
+    int64_t head = o / dim, i = o % dim;
+    return i < n_rot ? head * dim + i % 2 * (n_rot / 2) + i / 2 : o;
+}
+
 /* Returns the row of the checkpoint's tensor that becomes row o. */
 static int64_t source_row(const ImportTensor *t, int64_t o) {
     if (t->rows == IMPORT_ROWS_SWAPPED) return (o + t->n_out / 2) % t->n_out;
-    if (t->rows == IMPORT_ROWS_SAME) return o;
-    const Import *x = t->import;
-    int64_t dim = x->head_dim ? x->head_dim : x->target->hparams.head_dim, head = o / dim, i = o % dim;
-    return head * dim + i % 2 * (dim / 2) + i / 2;
+    return t->rows == IMPORT_ROWS_PAIRED ? source_of_pairs(t->import, o) : o;
 }
 
 static void swap_halves(float *x, int64_t n) {
@@ -327,9 +351,18 @@ static void swap_halves(float *x, int64_t n) {
     }
 }
 
+/* The bias or the norm of heads, whose components are in the place of rows. */
+static bool is_paired_vector(const ImportTensor *t) { return t->rows == IMPORT_ROWS_PAIRED && t->n_out == 1; }
+
 static void make_row(const ImportTensor *t, int64_t o) {
     if (!t->from) {
         memset(t->row, 0, (size_t)t->n_in * sizeof *t->row);
+        return;
+    }
+    if (is_paired_vector(t)) {
+        float *from = t->row + t->n_in;
+        read_row(t->from, 0, t->n_in, from);
+        for (int64_t i = 0; i < t->n_in; i++) t->row[i] = from[source_of_pairs(t->import, i)];
         return;
     }
     read_row(t->from, source_row(t, o), t->n_in, t->row);
@@ -402,7 +435,8 @@ int import_check_embedding(Import *x, const char *name, fr_error *err) {
 static int take_rows(Import *x, fr_error *err) {
     ArenaItem rows[IMPORT_MAX_TENSORS];
     for (int i = 0; i < x->n_tensors; i++) {
-        rows[i] = (ArenaItem)ARENA_ITEM(&x->tensors[i].row, x->tensors[i].n_in);
+        ImportTensor *t = &x->tensors[i];
+        rows[i] = (ArenaItem)ARENA_ITEM(&t->row, t->n_in * (is_paired_vector(t) ? 2 : 1));
         x->n_rows += x->tensors[i].n_out;
     }
     return arena_take(&x->arena, rows, (size_t)x->n_tensors, "a row of each tensor", err);

@@ -44,7 +44,7 @@ enum { IMPORT_MAX_TENSORS = 512 };
 /* How the rows of a tensor are reordered. */
 typedef enum ImportRows {
     IMPORT_ROWS_SAME,
-    IMPORT_ROWS_PAIRED,  /* q and k: the halves of each head become pairs, for ROPE_PAIRS */
+    IMPORT_ROWS_PAIRED,  /* q and k: the halves of each head become pairs, for ROPE_PAIRS; also in their vectors */
     IMPORT_ROWS_SWAPPED, /* the two halves are exchanged */
 } ImportRows;
 
@@ -57,7 +57,7 @@ typedef struct ImportTensor {
     ImportRows rows;
     bool swaps_columns; /* the two halves of each row are exchanged */
     const struct Import *import;
-    float *row; /* [n_in] scratch */
+    float *row; /* [n_in] scratch; twice as much for a vector with IMPORT_ROWS_PAIRED */
 } ImportTensor;
 
 typedef struct Import {
@@ -68,8 +68,9 @@ typedef struct Import {
     ImportTensor tensors[IMPORT_MAX_TENSORS];
     int n_tensors;
     bool counts_outputs; /* see ImportOptions */
-    int64_t head_dim;    /* of the drafter's layer, for IMPORT_ROWS_PAIRED; 0: the target's */
-    void *kept[4];       /* [n_kept] the data of tensors that a plan made */
+    /* Of the drafter's layer, for IMPORT_ROWS_PAIRED; 0: the target's, and all of a head. */
+    int64_t head_dim, n_rot;
+    void *kept[4]; /* [n_kept] the data of tensors that a plan made */
     int n_kept;
     Arena arena;            /* the memory of the tensors' rows */
     int64_t n_done, n_rows; /* rows written, and in all */
@@ -126,7 +127,7 @@ void import_set_text(Import *x, const char *name, const char *text);
 /* The shape of the layers. */
 typedef struct ImportShape {
     const struct json_t *layer; /* borrowed: the part of config.json that describes the layers */
-    int64_t n_embd, n_ff, n_head, n_head_kv, head_dim;
+    int64_t n_embd, n_ff, n_head, n_head_kv, head_dim, n_rot;
 } ImportShape;
 
 /* Reports that the value of a key is missing or out of range. */
@@ -136,6 +137,9 @@ int import_config_int(const Import *x, const struct json_t *from, const char *ke
                       fr_error *err);
 /* Reads the shape from config.json (NULL: it is missing), at its top or in its transformer_layer_config. */
 int import_read_shape(const Import *x, const struct json_t *config, ImportShape *out, fr_error *err);
+/* Adds the tensor if the checkpoint has it. */
+int import_add_optional(Import *x, const char *name, const char *from, int64_t n_in, int64_t n_out, ImportRows rows,
+                        fr_error *err);
 /* Sets the keys of n_layer layers, whose names begin with `method` ("eagle3."), and adds the factors of the rope as the
  * tensor `factors` if it has any. */
 int import_add_shape(Import *x, const char *method, const ImportShape *s, int64_t n_layer, const char *factors,

@@ -32,6 +32,18 @@ static double real_of(const json_t *from, const char *key, double fallback) {
     return json_is_number(value) ? json_number_value(value) : fallback;
 }
 
+/* Refuses another activation of the feed-forward part than silu. Sets how many components of a head rotate. */
+static int read_forms(const Import *x, ImportShape *s, fr_error *err) {
+    const json_t *activation = json_object_get(s->layer, "hidden_act"),
+                 *rope = json_object_get(s->layer, "rope_parameters");
+    double part = real_of(s->layer, "partial_rotary_factor", real_of(rope, "partial_rotary_factor", 1));
+    s->n_rot = part > 0 && part <= 1 ? (int64_t)((double)s->head_dim * part) : 0;
+    if (s->n_rot < 2 || s->n_rot % 2) return import_refuse_config(x, "partial_rotary_factor", err);
+    if (!json_is_string(activation) || strcmp(json_string_value(activation), "silu") == 0) return FR_OK;
+    return error_set(err, FR_ERR_UNSUPPORTED, "%s: the hidden_act in its config.json is not supported; silu is",
+                     published_path(x->from));
+}
+
 int import_read_shape(const Import *x, const json_t *config, ImportShape *s, fr_error *err) {
     int64_t width;
     const json_t *inner = json_object_get(config, "transformer_layer_config");
@@ -52,7 +64,7 @@ int import_read_shape(const Import *x, const json_t *config, ImportShape *s, fr_
                            "have %d",
                            published_path(x->from), (long long)width, x->target->hparams.n_embd);
     if (!status && s->n_head * s->head_dim > 1 << 20) status = import_refuse_config(x, "head_dim", err);
-    return status;
+    return status ? status : read_forms(x, s, err);
 }
 
 /* ---- keys and rope ---------------------------------------------------------------------------------------- */
@@ -64,20 +76,39 @@ static const char *name_of(char out[96], const char *method, const char *what) {
 }
 
 /* Adds the divisors of the frequencies of Llama 3.1 (rope.c), which config.json describes by four numbers. */
-static int add_llama3_factors(Import *x, const json_t *scaling, double base, int64_t head_dim, const char *name,
+static int add_llama3_factors(Import *x, const json_t *scaling, double base, int64_t n_rot, const char *name,
                               fr_error *err) {
     double factor = real_of(scaling, "factor", 8), low = real_of(scaling, "low_freq_factor", 1),
            high = real_of(scaling, "high_freq_factor", 4),
            n_ctx = real_of(scaling, "original_max_position_embeddings", 8192);
     float *factors;
     if (!(factor >= 1 && low > 0 && high > low && n_ctx >= 1)) return import_refuse_config(x, "rope_scaling", err);
-    int status = import_add_floats(x, name, head_dim / 2, &factors, err);
-    for (int64_t i = 0; i < head_dim / 2 && !status; i++) {
-        double turns = n_ctx * math_pow(base, -2.0 * (double)i / (double)head_dim) / (2 * M_PI);
+    int status = import_add_floats(x, name, n_rot / 2, &factors, err);
+    for (int64_t i = 0; i < n_rot / 2 && !status; i++) {
+        double turns = n_ctx * math_pow(base, -2.0 * (double)i / (double)n_rot) / (2 * M_PI);
         double fast = fmin(1, fmax(0, (turns - low) / (high - low)));
         factors[i] = (float)(1 / ((1 - fast) / factor + fast));
     }
     return status;
+}
+
+/* Sets the numbers of YaRN that config.json names. mscale and mscale_all_dim are DeepSeek's names for a factor. */
+static void set_yarn(Import *x, const char *method, const json_t *scaling) {
+    char key[96];
+    double growth = 0.1 * math_log(fmax(1, real_of(scaling, "factor", 1))), of_scores = real_of(scaling, "mscale", 0),
+           of_all = real_of(scaling, "mscale_all_dim", 0);
+    double factor = of_scores > 0 && of_all > 0 ? (growth * of_scores + 1) / (growth * of_all + 1) : 0;
+    const struct {
+        const char *what;
+        double value;
+    } numbers[] = {{"yarn_beta_fast", real_of(scaling, "beta_fast", 0)},
+                   {"yarn_beta_slow", real_of(scaling, "beta_slow", 0)},
+                   {"yarn_attn_factor", real_of(scaling, "attention_factor", factor)}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        char what[64];
+        snprintf(what, sizeof what, "rope.scaling.%s", numbers[i].what);
+        if (numbers[i].value > 0) import_set_float(x, name_of(key, method, what), numbers[i].value);
+    }
 }
 
 static int set_rope(Import *x, const char *method, const ImportShape *s, const char *factors, fr_error *err) {
@@ -91,7 +122,7 @@ static int set_rope(Import *x, const char *method, const ImportShape *s, const c
     const char *name = json_is_string(type) ? json_string_value(type) : "default";
     import_set_float(x, name_of(key, method, "rope.freq_base"), base);
     if (strcmp(name, "default") == 0) return FR_OK;
-    if (strcmp(name, "llama3") == 0) return add_llama3_factors(x, scaling, base, s->head_dim, factors, err);
+    if (strcmp(name, "llama3") == 0) return add_llama3_factors(x, scaling, base, s->n_rot, factors, err);
     if (strcmp(name, "linear") != 0 && strcmp(name, "yarn") != 0)
         return error_set(
             err, FR_ERR_UNSUPPORTED,
@@ -99,6 +130,7 @@ static int set_rope(Import *x, const char *method, const ImportShape *s, const c
             published_path(x->from));
     import_set_text(x, name_of(key, method, "rope.scaling.type"), name);
     import_set_float(x, name_of(key, method, "rope.scaling.factor"), real_of(scaling, "factor", 1));
+    if (strcmp(name, "yarn") == 0) set_yarn(x, method, scaling);
     double n_ctx = real_of(scaling, "original_max_position_embeddings", 0);
     if (n_ctx >= 1 && n_ctx < 1 << 28)
         import_set_int(x, name_of(key, method, "rope.scaling.original_context_length"), (int64_t)n_ctx);
@@ -118,6 +150,7 @@ int import_add_shape(Import *x, const char *method, const ImportShape *s, int64_
                    {"attention.head_count_kv", s->n_head_kv},
                    {"attention.key_length", s->head_dim},
                    {"attention.value_length", s->head_dim},
+                   {"rope.dimension_count", s->n_rot},
                    {"target_hidden_size", x->target->hparams.n_embd}};
     char key[96];
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
@@ -125,6 +158,15 @@ int import_add_shape(Import *x, const char *method, const ImportShape *s, int64_
     import_set_float(x, name_of(key, method, "attention.layer_norm_rms_epsilon"),
                      real_of(s->layer, "rms_norm_eps", 1e-6));
     return set_rope(x, method, s, factors, err);
+}
+
+int import_add_optional(Import *x, const char *name, const char *from, int64_t n_in, int64_t n_out, ImportRows rows,
+                        fr_error *err) {
+    ImportTensor *t;
+    if (!published_find(x->from, from)) return FR_OK;
+    int status = import_add(x, name, from, n_in, n_out, &t, err);
+    if (!status) t->rows = rows;
+    return status;
 }
 
 /* ---- LM head and embedding -------------------------------------------------------------------------------- */

@@ -1,7 +1,8 @@
 /* import_dflash.c - published weights of DFlash (`forerun import-drafter dflash`), in the layouts of z-lab and
  * speculators:
  *
- *     layers.<i>.*                   self_attn.{q,k,v,o}_proj, self_attn.{q,k}_norm, mlp.{gate,up,down}_proj,
+ *     layers.<i>.*                   self_attn.{q,k,v,o}_proj with an optional .bias, self_attn.{q,k}_norm,
+ *                                    self_attn.attention_sink_bias (optional), mlp.{gate,up,down}_proj,
  *                                    input_layernorm and post_attention_layernorm
  *     fc.weight [H][S T]             S streams of the target
  *     hidden_norm.weight, norm.weight
@@ -18,8 +19,9 @@
  * config.json has the shape of the layers (import_config.c), block_size, mask_token_id and the list of layers, and for
  * DFlash 2 conv_kernel_size, conv_group_size, selector_rank and selector_top_k. z-lab's files have these in
  * dflash_config or at the top, and their target_layer_ids name outputs as a rule. speculators'
- * aux_hidden_state_layer_ids name inputs. layer_types says which layers have a window of sliding_window. In DSpark's
- * blocks the first slot predicts as well, unless sample_from_anchor is false. */
+ * aux_hidden_state_layer_ids name inputs. layer_types says which layers have a window of sliding_window, set_causality
+ * which slots see each other. In DSpark's blocks the first slot predicts as well, unless sample_from_anchor is false or,
+ * in speculators' layout, missing. */
 #include "draft/feedback.h"
 #include "draft/learned/learned_files.h"
 #include "train/import.h"
@@ -28,7 +30,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST_STREAMS = 16, MOST_LAYERS = 32 };
+enum { MOST_STREAMS = 16, MOST_LAYERS = 32, USUAL_BLOCK = 16 };
 
 #define MARKOV_BEFORE "markov_head.markov_w1.weight"
 #define MARKOV_OUTPUT "markov_head.markov_w2.weight"
@@ -74,38 +76,67 @@ static int set_streams(Import *x, const json_t *config, int32_t *n_streams, fr_e
     return FR_OK;
 }
 
-static int set_windows(Import *x, const ImportShape *s, int64_t n_layer, fr_error *err) {
-    const json_t *types = json_object_get(s->layer, "layer_types");
+/* Sets which slots of a block see each other. Where config.json does not say, slots of z-lab's and speculators' layers
+ * with a window do not see later ones, but those of DSpark in z-lab's layout and of DFlash 2 in speculators' do. */
+static void set_causality(Import *x, const json_t *config, bool has_windows) {
+    const json_t *all = json_object_get(config, "is_causal"),
+                 *open = json_object_get(config, "sliding_window_non_causal");
+    bool is_speculators = json_object_get(config, "transformer_layer_config") != NULL;
+    bool is_open = is_speculators ? value_of(config, DFLASH_KEY_CONV_TAPS) != NULL
+                                  : published_find(x->from, MARKOV_BEFORE) != NULL;
+    if (!all) all = json_object_get(json_object_get(config, "dflash_config"), "causal");
+    if (open) is_open = json_is_true(open);
+    if (all) gguf_set_bool(x->w, DRAFTER_KEY(DFLASH DFLASH_KEY_CAUSAL), json_is_true(all));
+    else if (has_windows) gguf_set_bool(x->w, DRAFTER_KEY(DFLASH DFLASH_KEY_CAUSAL_WINDOW), !is_open);
+}
+
+/* Sets which layers have a window: those that layer_types names or, with use_swa, all if it names none. */
+static int set_windows(Import *x, const json_t *config, const ImportShape *s, int64_t n_layer, fr_error *err) {
+    const json_t *types = json_object_get(s->layer, "layer_types"), *inner = json_object_get(config, "dflash_config");
     int32_t has_window[MOST_LAYERS] = {0}, n_windows = 0;
-    int64_t window;
-    if (!types) return FR_OK;
-    if (json_array_size(types) != (size_t)n_layer) return import_refuse_config(x, "layer_types", err);
-    for (int64_t i = 0; i < n_layer; i++) {
+    int64_t window, outer = 0;
+    if (types && json_array_size(types) != (size_t)n_layer) return import_refuse_config(x, "layer_types", err);
+    for (int64_t i = 0; types && i < n_layer; i++) {
         const char *type = json_string_value(json_array_get(types, (size_t)i));
         if (!type) return import_refuse_config(x, "layer_types", err);
         has_window[i] = strcmp(type, "sliding_attention") == 0;
         if (!has_window[i] && strcmp(type, "full_attention") != 0) return import_refuse_config(x, "layer_types", err);
         n_windows += has_window[i];
     }
+    if (n_windows == 0 && json_is_true(json_object_get(inner, "use_swa")))
+        for (; n_windows < n_layer; n_windows++) has_window[n_windows] = 1;
+    set_causality(x, config, n_windows > 0);
     if (n_windows == 0) return FR_OK;
-    int status = import_config_int(x, s->layer, "sliding_window", 0, &window, err);
-    if (status) return status;
+    if (json_is_integer(json_object_get(s->layer, "sliding_window")))
+        outer = (int64_t)json_integer_value(json_object_get(s->layer, "sliding_window"));
+    int status = import_config_int(x, inner, "swa_window_size", outer, &window, err);
+    if (status) return import_refuse_config(x, "sliding_window", err);
     import_set_int(x, DFLASH DFLASH_KEY_WINDOW, window);
     gguf_set_i32s(x->w, DRAFTER_KEY(DFLASH DFLASH_KEY_WINDOW_PATTERN), has_window, (int32_t)n_layer);
     return FR_OK;
 }
 
+/* Sets the factors around the layers. */
+static void set_scales(Import *x, const json_t *config) {
+    const json_t *embedding = value_of(config, "input_embedding_scale"),
+                 *logits = value_of(config, "output_multiplier"), *cap = value_of(config, "final_logit_softcapping");
+    import_set_float(x, DFLASH DFLASH_KEY_EMBEDDING_SCALE, embedding ? json_number_value(embedding) : 1);
+    if (logits) import_set_float(x, DFLASH DFLASH_KEY_LOGIT_SCALE, json_number_value(logits));
+    if (cap) import_set_float(x, DFLASH DFLASH_KEY_LOGIT_CAP, json_number_value(cap));
+}
+
 static int set_block(Import *x, const json_t *config, fr_error *err) {
     const json_t *block = value_of(config, "block_size"), *mask = value_of(config, "mask_token_id");
-    if (!json_is_integer(block) || json_integer_value(block) < 2 || json_integer_value(block) > 64)
-        return import_refuse_config(x, "block_size", err);
+    json_int_t n = block ? json_integer_value(block) : USUAL_BLOCK;
+    if (n < 2 || n > 64) return import_refuse_config(x, "block_size", err);
     if (!json_is_integer(mask) || json_integer_value(mask) < 0 ||
         json_integer_value(mask) >= x->target->hparams.n_vocab)
         return import_refuse_config(x, "mask_token_id", err);
-    import_set_int(x, DFLASH DFLASH_KEY_BLOCK, (int64_t)json_integer_value(block));
+    import_set_int(x, DFLASH DFLASH_KEY_BLOCK, (int64_t)n);
     import_set_int(x, DFLASH DFLASH_KEY_MASK, (int64_t)json_integer_value(mask));
     const json_t *from_anchor = value_of(config, "sample_from_anchor");
-    bool is_set = from_anchor ? json_is_true(from_anchor) : published_find(x->from, MARKOV_BEFORE) != NULL;
+    bool is_set = published_find(x->from, MARKOV_BEFORE) && !value_of(config, list_names[1]);
+    if (from_anchor) is_set = json_is_true(from_anchor);
     gguf_set_bool(x->w, DRAFTER_KEY(DFLASH DFLASH_KEY_FROM_ANCHOR), is_set);
     return FR_OK;
 }
@@ -131,6 +162,15 @@ static int add_layer(Import *x, const ImportShape *s, int64_t i, fr_error *err) 
         {DFLASH_FFN_UP, "mlp.up_proj", n, s->n_ff, false},
         {DFLASH_FFN_DOWN, "mlp.down_proj", s->n_ff, n, false},
     };
+    const struct {
+        const char *name, *from;
+        int64_t n;
+    } vectors[] = {{DFLASH_BIAS(DFLASH_ATTN_Q), "q_proj.bias", q},
+                   {DFLASH_BIAS(DFLASH_ATTN_K), "k_proj.bias", kv},
+                   {DFLASH_BIAS(DFLASH_ATTN_V), "v_proj.bias", kv},
+                   {DFLASH_BIAS(DFLASH_ATTN_OUTPUT), "o_proj.bias", n},
+                   {"blk.%d." DFLASH_SINKS ".weight", "attention_sink_bias", s->n_head},
+                   {"blk.%d." DFLASH_SINKS ".weight", "sinks", s->n_head}};
     int status = FR_OK;
     for (size_t k = 0; k < sizeof tensors / sizeof *tensors && !status; k++) {
         char name[64], from[96];
@@ -139,7 +179,18 @@ static int add_layer(Import *x, const ImportShape *s, int64_t i, fr_error *err) 
         if (tensors[k].is_optional && !published_find(x->from, from)) continue;
         status = import_add(x, name, from, tensors[k].n_in, tensors[k].n_out, NULL, err);
     }
+    for (size_t k = 0; k < sizeof vectors / sizeof *vectors && !status; k++) {
+        char name[64], from[96];
+        snprintf(name, sizeof name, vectors[k].name, (int)i);
+        snprintf(from, sizeof from, "layers.%d.self_attn.%s", (int)i, vectors[k].from);
+        status = import_add_optional(x, name, from, vectors[k].n, 0, IMPORT_ROWS_SAME, err);
+    }
     return status;
+}
+
+/* Returns the first of two names that the checkpoint has as a tensor, or the first name. */
+static const char *tensor_named(const Import *x, const char *name, const char *other) {
+    return !published_find(x->from, name) && published_find(x->from, other) ? other : name;
 }
 
 /* Adds the convolutions of a layer. */
@@ -186,8 +237,10 @@ static int add_selection(Import *x, const json_t *config, int64_t n_embd, int64_
     if ((rank == 0) != (values[3] == 0)) return import_refuse_config(x, DFLASH_KEY_SELECTOR_TOP, err);
     for (int64_t i = 0; i < n_layer && taps && !status; i++) status = add_convs(x, i, n_embd, taps, group, err);
     if (status || rank == 0) return status;
-    status = import_add(x, DFLASH_SELECTOR_BEFORE, SELECTOR "predecessor_codebook", rank, n_vocab, NULL, err);
-    if (!status) status = import_add(x, DFLASH_SELECTOR_AFTER, SELECTOR "successor_codebook", rank, n_vocab, NULL, err);
+    const char *before = tensor_named(x, SELECTOR "predecessor_codebook", SELECTOR "predecessor_codebook.weight"),
+               *after = tensor_named(x, SELECTOR "successor_codebook", SELECTOR "successor_codebook.weight");
+    status = import_add(x, DFLASH_SELECTOR_BEFORE, before, rank, n_vocab, NULL, err);
+    if (!status) status = import_add(x, DFLASH_SELECTOR_AFTER, after, rank, n_vocab, NULL, err);
     if (status) return status;
     return import_add(x, DFLASH_SELECTOR_HIDDEN ".weight", SELECTOR "hidden_projection.weight", n_embd, rank, NULL,
                       err);
@@ -237,15 +290,20 @@ static int add_all(Import *x, const json_t *config, fr_error *err) {
     if (!status) status = import_add_shape(x, DFLASH, &s, n_layer, DFLASH_ROPE_FACTORS, err);
     if (!status) status = set_streams(x, config, &n_streams, err);
     if (!status) status = set_block(x, config, err);
-    if (!status) status = set_windows(x, &s, n_layer, err);
-    if (!status) status = import_add(x, DFLASH_FC, "fc.weight", n_streams * width, s.n_embd, NULL, err);
-    if (!status) status = import_add(x, DFLASH_CONTEXT_NORM, "hidden_norm.weight", s.n_embd, 0, NULL, err);
+    if (!status) status = set_windows(x, config, &s, n_layer, err);
+    if (!status) set_scales(x, config);
+    const char *fc = tensor_named(x, "fc.weight", "encoder.fc.weight"),
+               *norm = tensor_named(x, "hidden_norm.weight", "encoder.output_norm_enc.weight");
+    if (!status) status = import_add(x, DFLASH_FC, fc, n_streams * width, s.n_embd, NULL, err);
+    if (!status) status = import_add(x, DFLASH_CONTEXT_NORM, norm, s.n_embd, 0, NULL, err);
     for (int64_t i = 0; i < n_layer && !status; i++) status = add_layer(x, &s, i, err);
     if (!status) status = import_add(x, DFLASH_OUTPUT_NORM, "norm.weight", s.n_embd, 0, NULL, err);
     if (!status) status = add_markov(x, config, &s, err);
     if (!status) status = add_selection(x, config, s.n_embd, n_layer, err);
     if (!status) status = import_add_head(x, DFLASH_OUTPUT, s.n_embd, err);
-    return status ? status : import_add_embedding(x, DFLASH_EMBEDDING, s.n_embd, err);
+    if (json_is_false(json_object_get(config, "has_embed_tokens"))) published_pass_over(x->from, "embed_tokens.weight");
+    else if (!status) status = import_add_embedding(x, DFLASH_EMBEDDING, s.n_embd, err);
+    return status;
 }
 
 int import_plan_dflash(Import *x, fr_error *err) {

@@ -5,6 +5,7 @@
  *                                               input_layernorm of the embedding, hidden_norm and
  *                                               post_attention_layernorm; q and k rotate halves, and their rows are
  *                                               made into pairs
+ *                                               optional: self_attn.{q,k,v,o}_proj.bias, self_attn.{q,k}_norm
  *     layers.<i>.*                              further layers: the same without hidden_norm; input_layernorm is that
  *                                               of their input, which is all that q, k and v read
  *     fc.weight [H][S T]                        S streams of the target
@@ -34,7 +35,7 @@ enum { MOST_STREAMS = 8, USUAL_BLOCK = 8 };
 
 typedef struct Shape {
     const json_t *config; /* borrowed */
-    int64_t n_embd, n_ff, n_head, n_head_kv, head_dim;
+    int64_t n_embd, n_ff, n_head, n_head_kv, head_dim, n_rot;
     int32_t n_streams, streams[MOST_STREAMS], n_layer;
 } Shape;
 
@@ -70,18 +71,18 @@ static int read_streams(const Import *x, Shape *s, fr_error *err) {
     return FR_OK;
 }
 
-/* A layer's name in the checkpoint. */
-static const char *layer_name(const Import *x, int32_t i, const char *what, char out[96]) {
+/* A tensor of a layer in the checkpoint; kind: "weight" or "bias". */
+static const char *layer_name(const Import *x, int32_t i, const char *what, const char *kind, char out[96]) {
     bool is_midlayer = i == 0 && published_find(x->from, "midlayer.self_attn.q_proj.weight");
-    if (is_midlayer) snprintf(out, 96, "midlayer.%s.weight", what);
-    else snprintf(out, 96, "layers.%d.%s.weight", (int)i, what);
+    if (is_midlayer) snprintf(out, 96, "midlayer.%s.%s", what, kind);
+    else snprintf(out, 96, "layers.%d.%s.%s", (int)i, what, kind);
     return out;
 }
 
 static int32_t count_layers(const Import *x) {
     char name[96];
     int32_t n = 1;
-    while (n < EAGLE3_MAX_LAYERS && published_find(x->from, layer_name(x, n, "self_attn.q_proj", name))) n++;
+    while (n < EAGLE3_MAX_LAYERS && published_find(x->from, layer_name(x, n, "self_attn.q_proj", "weight", name))) n++;
     return n;
 }
 
@@ -90,7 +91,7 @@ static int read_shape(Import *x, Shape *s, fr_error *err) {
     int status = import_read_shape(x, s->config, &of, err);
     if (status) return status;
     s->n_embd = of.n_embd, s->n_ff = of.n_ff;
-    s->n_head = of.n_head, s->n_head_kv = of.n_head_kv, s->head_dim = of.head_dim;
+    s->n_head = of.n_head, s->n_head_kv = of.n_head_kv, s->head_dim = of.head_dim, s->n_rot = of.n_rot;
     s->n_layer = count_layers(x);
     status = read_streams(x, s, err);
     return status ? status : import_add_shape(x, EAGLE3, &of, s->n_layer, EAGLE3_ROPE_FACTORS, err);
@@ -151,6 +152,30 @@ static int add_stream_norms(Import *x, const Shape *s, fr_error *err) {
     return status;
 }
 
+/* Adds the biases and the norms of heads, if the checkpoint has them. */
+static int add_head_vectors(Import *x, const Shape *s, int32_t layer, fr_error *err) {
+    static const char *const names[EAGLE3_HEAD_VECTORS] = {EAGLE3_HEAD_VECTOR_NAMES};
+    int64_t q = s->n_head * s->head_dim, kv = s->n_head_kv * s->head_dim;
+    const struct {
+        const char *from, *what;
+        int64_t n;
+        ImportRows rows;
+    } vectors[] = {{"self_attn.q_proj", "bias", q, IMPORT_ROWS_PAIRED},
+                   {"self_attn.k_proj", "bias", kv, IMPORT_ROWS_PAIRED},
+                   {"self_attn.v_proj", "bias", kv, 0},
+                   {"self_attn.o_proj", "bias", s->n_embd, 0},
+                   {"self_attn.q_norm", "weight", s->head_dim, IMPORT_ROWS_PAIRED},
+                   {"self_attn.k_norm", "weight", s->head_dim, IMPORT_ROWS_PAIRED}};
+    int status = FR_OK;
+    for (int i = 0; i < EAGLE3_HEAD_VECTORS && !status; i++) {
+        char name[64], from[96];
+        snprintf(name, sizeof name, EAGLE3_LAYER, (int)layer, names[i]);
+        layer_name(x, layer, vectors[i].from, vectors[i].what, from);
+        status = import_add_optional(x, name, from, vectors[i].n, 0, vectors[i].rows, err);
+    }
+    return status;
+}
+
 static int add_layer(Import *x, const Shape *s, int32_t layer, fr_error *err) {
     int64_t n = s->n_embd, n_qkv = layer ? n : 2 * n, q = s->n_head * s->head_dim, kv = s->n_head_kv * s->head_dim;
     const struct {
@@ -169,16 +194,16 @@ static int add_layer(Import *x, const Shape *s, int32_t layer, fr_error *err) {
         {LAYER_FFN_DOWN, "mlp.down_proj", s->n_ff, n, 0},
     };
     int status = FR_OK;
-    x->head_dim = s->head_dim;
+    x->head_dim = s->head_dim, x->n_rot = s->n_rot;
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors && !status; i++) {
         char name[64], from[96];
         ImportTensor *t;
         snprintf(name, sizeof name, EAGLE3_LAYER, (int)layer, tensors[i].name);
-        status = import_add(x, name, layer_name(x, layer, tensors[i].from, from), tensors[i].n_in, tensors[i].n_out, &t,
-                            err);
+        layer_name(x, layer, tensors[i].from, "weight", from);
+        status = import_add(x, name, from, tensors[i].n_in, tensors[i].n_out, &t, err);
         if (!status) t->rows = tensors[i].rows;
     }
-    return status;
+    return status ? status : add_head_vectors(x, s, layer, err);
 }
 
 int import_plan_eagle3(Import *x, fr_error *err) {
@@ -193,8 +218,8 @@ int import_plan_eagle3(Import *x, fr_error *err) {
     if (!status) status = add_stream_norms(x, &s, err);
     char hidden_norm[96];
     if (!status)
-        status = import_add(x, EAGLE3_HIDDEN_NORM, layer_name(x, 0, "hidden_norm", hidden_norm), s.n_embd, 0, NULL,
-                            err);
+        status = import_add(x, EAGLE3_HIDDEN_NORM, layer_name(x, 0, "hidden_norm", "weight", hidden_norm), s.n_embd, 0,
+                            NULL, err);
     for (int32_t i = 0; i < s.n_layer && !status; i++) status = add_layer(x, &s, i, err);
     if (!status) status = add_block(x, &s, err);
     if (!status) status = import_add(x, EAGLE3_OUTPUT_NORM, "norm.weight", s.n_embd, 0, NULL, err);

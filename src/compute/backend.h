@@ -175,6 +175,11 @@ typedef struct RowPlace {
     RowDraw draw;
 } RowPlace;
 
+/* Returns how many keys a row sees in a layer without a window. */
+static inline int64_t row_n_keys(const RowPlace *r, const LayerSpec *l) {
+    return l->is_causal ? (int64_t)r->position + 1 : (int64_t)r->n_prefix + r->n_path;
+}
+
 /* Recurrent state `to` becomes state `from`, which has taken in `length` tokens (0: it is all zeros), moved on by
  * n_rows rows of the last forward and its extensions, each of which is the parent of the next. */
 typedef struct StateStep {

@@ -232,6 +232,7 @@ typedef struct LayerSpec {
     /* The layer of a drafter: q, k and v read a pair of vectors, [2 n_embd], that each row brings along. The input of a
      * row is [3][n_embd]: the residual stream, then the pair. */
     bool reads_pairs;
+    bool is_causal; /* the layer of a drafter: a row of a block does not see the rows of the block after itself */
     /* MATRIX_Q makes for each head its queries and then a gate g; what the head reads is multiplied by 1 / (1 +
      * exp(-g)). */
     bool gates_output;

@@ -62,6 +62,9 @@ typedef struct Layout {
     bool is_narrow;         /* the confidence head does not read the vector of the token before */
     bool selects;           /* z-lab's layout: DFlash 2 */
     const char *candidates; /* its selector_top_k */
+    const char *causal;     /* z-lab's layout: keys that say which slots see each other; NULL: "is_causal": false */
+    bool windows_are_causal;
+    bool is_later; /* z-lab's layout: names, biases, sinks and factors that later or rarer files have */
 } Layout;
 
 typedef struct Pair {
@@ -73,6 +76,24 @@ typedef struct Pair {
 static void add(Pair *p, const char *name, const char *published, int64_t n_in, int64_t n_out, double std) {
     float *x = learned_rig_tensor(&p->direct, name, TYPE_F32, n_in, n_out, std);
     safetensors_build_add(&p->published, published, x, n_in, n_out);
+}
+
+/* Adds what the attention of some published drafters has in addition. */
+static void add_vectors(Pair *p, int i) {
+    static const struct {
+        const char *name, *published;
+        int64_t n;
+    } tensors[] = {{"attn_q.bias", "q_proj.bias", N_HEAD * DIM},
+                   {"attn_k.bias", "k_proj.bias", N_KV * DIM},
+                   {"attn_v.bias", "v_proj.bias", N_KV * DIM},
+                   {"attn_output.bias", "o_proj.bias", H},
+                   {"attn_sinks.weight", "attention_sink_bias", N_HEAD}};
+    for (size_t k = 0; k < sizeof tensors / sizeof *tensors; k++) {
+        char name[64], published[96];
+        snprintf(name, sizeof name, "blk.%d.%s", i, tensors[k].name);
+        snprintf(published, sizeof published, "model.layers.%d.self_attn.%s", i, tensors[k].published);
+        add(p, name, published, tensors[k].n, 0, 1);
+    }
 }
 
 static void add_layer(Pair *p, int i) {
@@ -121,6 +142,10 @@ static void set_keys(const Layout *l, GgufWriter *w) {
         gguf_set_u32(w, "dflash.selector_top_k", 7);
     }
     if (l->is_speculators) return;
+    if (l->is_later) gguf_set_f32(w, "dflash.embedding_scale", 2);
+    if (l->is_later) gguf_set_f32(w, "dflash.logit_scale", 0.5f);
+    if (l->is_later) gguf_set_f32(w, "dflash.final_logit_softcapping", 4);
+    if (l->windows_are_causal) gguf_set_bool(w, "dflash.attention.causal_window", true);
     gguf_set_u32(w, "dflash.attention.sliding_window", 6);
     gguf_set_i32s(w, "dflash.attention.sliding_window_pattern", has_window, N_LAYER);
 }
@@ -134,14 +159,18 @@ static void write_config(const Layout *l) {
     if (l->is_speculators)
         fprintf(f,
                 "{\"transformer_layer_config\": {%s}, \"aux_hidden_state_layer_ids\": %s, \"mask_token_id\": 9, "
-                "\"block_size\": %s, \"markov_head_type\": \"%s\"%s}",
+                "\"target_hidden_size\": null, \"sample_from_anchor\": true, \"block_size\": %s, "
+                "\"markov_head_type\": \"%s\"%s}",
                 shape, l->list, l->block, l->head ? l->head : "vanilla",
                 l->is_narrow ? ", \"confidence_head_with_markov\": false" : "");
     else
         fprintf(f,
                 "{\"architectures\": [\"DFlashDraftModel\"], %s, \"sliding_window\": 6, \"layer_types\": %s, "
-                "\"block_size\": %s, \"dflash_config\": {\"mask_token_id\": 9, \"target_layer_ids\": %s%s%s}}",
-                shape, l->types, l->block, l->list,
+                "\"block_size\": %s, %s, \"dflash_config\": {\"mask_token_id\": 9, \"target_layer_ids\": %s%s%s%s}}",
+                shape, l->types, l->block, l->causal ? l->causal : "\"is_causal\": false", l->list,
+                l->is_later ? ", \"input_embedding_scale\": 2, \"output_multiplier\": 0.5, "
+                              "\"final_logit_softcapping\": 4"
+                            : "",
                 l->selects ? ", \"conv_kernel_size\": 2, \"conv_group_size\": 8, \"selector_rank\": 8, "
                              "\"selector_top_k\": "
                            : "",
@@ -199,10 +228,11 @@ static void write_both(const Layout *l) {
     p.direct.w = gguf_writer_new();
     safetensors_build_begin(&p.published, TYPE_F32);
     set_keys(l, p.direct.w);
-    add(&p, "fc.weight", "fc.weight", S * H, H, 0.07);
-    add(&p, "enc.output_norm.weight", "hidden_norm.weight", H, 0, 1);
+    add(&p, "fc.weight", l->is_later ? "encoder.fc.weight" : "fc.weight", S * H, H, 0.07);
+    add(&p, "enc.output_norm.weight", l->is_later ? "encoder.output_norm_enc.weight" : "hidden_norm.weight", H, 0, 1);
     add(&p, "output_norm.weight", "norm.weight", H, 0, 1);
     for (int i = 0; i < N_LAYER; i++) add_layer(&p, i);
+    for (int i = 0; l->is_later && i < N_LAYER; i++) add_vectors(&p, i);
     if (l->is_speculators) add_head(&p, l);
     if (l->selects) add_selection(&p);
     if (l->is_speculators) { /* the target's embedding, which is left out */
@@ -252,17 +282,23 @@ static const Layout of_zlab = {.list = "[0, 1]", .block = "5", .types = TYPES},
                                  .block = "5",
                                  .head = "rnn",
                                  .has_joint = true},
+                    later = {.list = "[0, 1]",
+                             .block = "5",
+                             .types = TYPES,
+                             .causal = "\"head_dim\": 24",
+                             .windows_are_causal = true,
+                             .is_later = true},
                     narrow = {.is_speculators = true, .list = "[1, 2]", .block = "5", .is_narrow = true};
 
 static void both_files_draft_the_same(void **state) {
     (void)state;
     static Tree trees[2];
-    static const Layout *const layouts[] = {&of_zlab, &second, &of_speculators, &gated, &recurrent, &narrow};
-    for (int i = 0; i < 6; i++) {
+    static const Layout *const layouts[] = {&of_zlab, &second, &later, &of_speculators, &gated, &recurrent, &narrow};
+    for (int i = 0; i < 7; i++) {
         fr_error err = {0};
         LearnedReader reader;
         write_both(layouts[i]);
-        if (try_import(i < 2, &err)) fail_msg("%s", err.message); /* only z-lab's list names outputs */
+        if (try_import(i < 3, &err)) fail_msg("%s", err.message); /* only z-lab's list names outputs */
         learned_rig_open_reader(&reader, target);
         propose(&reader, "dflash:file=" DIRECT, &trees[0]);
         propose(&reader, "dflash:file=" IMPORTED, &trees[1]);

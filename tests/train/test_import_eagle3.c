@@ -49,7 +49,8 @@ typedef struct Layout {
     const char *extra;    /* a tensor more; NULL: none */
     int32_t n_more;       /* layers after the first */
     int32_t block;        /* P-EAGLE; 0: none */
-    const char *of_block; /* its keys in config.json */
+    const char *of_block; /* its keys in config.json, or others */
+    bool has_vectors;     /* biases, and norms of heads; half of a head rotates */
 } Layout;
 
 typedef struct Pair {
@@ -65,6 +66,17 @@ static float *add(Pair *p, const char *name, const char *published, int64_t n_in
     return x;
 }
 
+/* Returns the place of component o of the heads in the checkpoint. */
+static int64_t half_of(const Layout *l, int64_t o) {
+    int64_t n_rot = l->has_vectors ? DIM / 2 : DIM, i = o % DIM;
+    return i < n_rot ? o / DIM * DIM + i % 2 * (n_rot / 2) + i / 2 : o;
+}
+
+static void name_in_checkpoint(const Layout *l, int32_t layer, const char *what, const char *kind, char out[96]) {
+    if (layer == 0 && !l->is_speculators) snprintf(out, 96, "midlayer.%s.%s", what, kind);
+    else snprintf(out, 96, "layers.%d.%s.%s", (int)layer, what, kind);
+}
+
 /* A tensor of a layer. The rows of q and k are those of Hugging Face in the checkpoint: the first components of all
  * pairs of a head, then the second ones. */
 static void add_of_layer(Pair *p, int32_t layer, const char *what, const char *published, int64_t n_in, int64_t n_out,
@@ -75,11 +87,31 @@ static void add_of_layer(Pair *p, int32_t layer, const char *what, const char *p
           *y = malloc(sizeof *y * (size_t)(n_in * (n_out ? n_out : 1)));
     memcpy(y, x, sizeof *y * (size_t)(n_in * (n_out ? n_out : 1)));
     for (int64_t o = 0; is_halved && o < n_out; o++)
-        memcpy(y + (o / DIM * DIM + o % 2 * (DIM / 2) + o % DIM / 2) * n_in, x + o * n_in, (size_t)n_in * sizeof *y);
-    if (layer == 0 && !p->layout->is_speculators) snprintf(from, sizeof from, "midlayer.%s.weight", published);
-    else snprintf(from, sizeof from, "layers.%d.%s.weight", (int)layer, published);
+        memcpy(y + half_of(p->layout, o) * n_in, x + o * n_in, (size_t)n_in * sizeof *y);
+    name_in_checkpoint(p->layout, layer, published, "weight", from);
     safetensors_build_add(&p->published, from, y, n_in, n_out);
     free(y);
+}
+
+/* A vector of heads, which is rearranged like the rows of their matrix. */
+static void add_vector(Pair *p, int32_t layer, const char *what, const char *published, const char *kind, int64_t n,
+                       bool is_halved) {
+    char name[96], from[96];
+    float y[N_HEAD * DIM];
+    snprintf(name, sizeof name, "blk.%d.%s.%s", (int)layer, what, kind);
+    float *x = learned_rig_tensor(&p->direct, name, TYPE_F32, n, 0, 1);
+    for (int64_t i = 0; i < n; i++) y[is_halved ? half_of(p->layout, i) : i] = x[i];
+    name_in_checkpoint(p->layout, layer, published, kind, from);
+    safetensors_build_add(&p->published, from, y, n, 0);
+}
+
+static void add_vectors(Pair *p, int32_t i) {
+    add_vector(p, i, "attn_q", "self_attn.q_proj", "bias", N_HEAD * DIM, true);
+    add_vector(p, i, "attn_k", "self_attn.k_proj", "bias", N_KV * DIM, true);
+    add_vector(p, i, "attn_v", "self_attn.v_proj", "bias", N_KV * DIM, false);
+    add_vector(p, i, "attn_output", "self_attn.o_proj", "bias", H, false);
+    add_vector(p, i, "attn_q_norm", "self_attn.q_norm", "weight", DIM, true);
+    add_vector(p, i, "attn_k_norm", "self_attn.k_norm", "weight", DIM, true);
 }
 
 static void add_layer(Pair *p, int32_t i) {
@@ -136,6 +168,7 @@ static void set_keys(Pair *p) {
     gguf_set_u32(w, "eagle3.target_hidden_size", H);
     gguf_set_f32(w, "eagle3.attention.layer_norm_rms_epsilon", 1e-5f);
     gguf_set_f32(w, "eagle3.rope.freq_base", 20000);
+    if (p->layout->has_vectors) gguf_set_u32(w, "eagle3.rope.dimension_count", DIM / 2);
     gguf_set_i32s(w, "eagle3.target_layers", p->layout->streams, S);
     if (!p->layout->is_speculators) return;
     gguf_set_bool(w, "eagle3.norm_before_fc", true);
@@ -151,9 +184,9 @@ static void write_config(const Layout *l) {
     const char *shape = "\"hidden_size\": 64, \"intermediate_size\": 80, \"num_attention_heads\": 4, "
                         "\"num_key_value_heads\": 2, \"head_dim\": 24, \"rms_norm_eps\": 1e-5, \"rope_theta\": 20000.0";
     if (l->is_speculators)
-        fprintf(f,
-                "{\"transformer_layer_config\": {%s}, \"norm_before_residual\": true, \"norm_before_fc\": true, %s%s}",
-                shape, list, of_block);
+        fprintf(
+            f, "{\"transformer_layer_config\": {%s%s}, \"norm_before_residual\": true, \"norm_before_fc\": true, %s%s}",
+            shape, l->has_vectors ? ", \"rope_parameters\": {\"partial_rotary_factor\": 0.5}" : "", list, of_block);
     else
         fprintf(f, "{\"architectures\": [\"LlamaForCausalLMEagle3\"], %s, \"eagle_config\": {%s}%s}", shape, list,
                 of_block);
@@ -170,7 +203,10 @@ static void write_both(const Layout *l) {
     add(&p, "fc.weight", "fc.weight", S * H, H, 0.07);
     if (l->is_speculators) add(&p, "enc.output_norm.weight", "input_norm.weight", S * H, 0, 1);
     add_of_layer(&p, 0, "attn_norm_2", "hidden_norm", H, 0, false);
-    for (int32_t i = 0; i <= l->n_more; i++) add_layer(&p, i);
+    for (int32_t i = 0; i <= l->n_more; i++) {
+        add_layer(&p, i);
+        if (l->has_vectors) add_vectors(&p, i);
+    }
     if (l->block) add_mask_hidden(&p);
     add(&p, "output_norm.weight", "norm.weight", H, 0, 1);
     add_head(&p);
@@ -223,7 +259,13 @@ static void both_files_draft_the_same(void **state) {
          .block = 5,
          .of_block = ", \"mask_token_id\": 9, \"speculators_config\": "
                      "{\"proposal_methods\": [{\"speculative_tokens\": 5}]}"},
-        {.list = "[1, 2]", .streams = {1, 2}, .block = 8, .of_block = ", \"ptd_token_id\": 9"}};
+        {.list = "[1, 2]", .streams = {1, 2}, .block = 8, .of_block = ", \"ptd_token_id\": 9"},
+        {.is_speculators = true,
+         .list = "[0, 1]",
+         .streams = {0, 1},
+         .n_more = 1,
+         .of_block = ", \"target_hidden_size\": null, \"mask_token_id\": null",
+         .has_vectors = true}};
     static Tree trees[2];
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
         fr_error err = {0};
@@ -269,8 +311,12 @@ static void checkpoints_that_do_not_fit_are_refused(void **state) {
         Layout layout;
         const char *message;
     } bad[] = {
+        {{.list = "[1, 2]", .streams = {1, 2}, .of_block = ", \"hidden_act\": \"gelu\""}, "the hidden_act in"},
+        {{.list = "[1, 2]", .streams = {1, 2}, .of_block = ", \"partial_rotary_factor\": 0.15"},
+         "partial_rotary_factor"},
+        {{.list = "[1, 2]", .streams = {1, 2}, .extra = "midlayer.self_attn.k_norm.weight"}, "k_norm.weight is 64"},
         {{.list = "[1, 2]", .streams = {1, 2}, .has_far_token = true}, "item 99 of tensor d2t"},
-        {{.list = "[1, 2]", .streams = {1, 2}, .extra = "midlayer.self_attn.q_norm.weight"}, "q_norm.weight"},
+        {{.list = "[1, 2]", .streams = {1, 2}, .extra = "midlayer.mlp.up_proj.bias"}, "up_proj.bias"},
         {{.list = "[1, 2, 2]", .streams = {1, 2}}, "tensor fc.weight is 64 x 128"},
         {{.list = "[]", .streams = {1, 2}}, "missing or out of range"},
         {{.list = "[1, \"two\"]", .streams = {1, 2}}, "names a layer"},

@@ -237,7 +237,7 @@ static Attention attention_of(const Op *op) {
 /* ---- whole pairs --------------------------------------------------------------------------------------------- */
 
 static void attend(const Attention *a, const Pair *p, int i_thread) {
-    int64_t n_tiles = attn_n_tiles(pair_n_keys(p));
+    int64_t n_tiles = attn_n_tiles(pair_n_keys(a, p));
     attention_begin(a, p);
     for (int64_t tile = pair_first_key(a, p) / ATTN_TILE; tile < n_tiles; tile++) {
         attend_tile(a, p, tile, i_thread);
@@ -294,7 +294,8 @@ static void join_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) {
     for (int64_t i = begin; i < end; i++) {
         Pair p = pair_at(&a, i, i_thread);
         attention_begin(&a, &p);
-        for (int64_t tile = pair_first_key(&a, &p) / ATTN_TILE; tile < attn_n_tiles(pair_n_keys(&p)); tile++) {
+        int64_t n_tiles = attn_n_tiles(pair_n_keys(&a, &p));
+        for (int64_t tile = pair_first_key(&a, &p) / ATTN_TILE; tile < n_tiles; tile++) {
             place_tile(&a, &p, i, tile);
             attention_join(&a, &p);
         }

@@ -44,7 +44,7 @@ typedef struct Pair {
     SoftmaxSum *tile;    /* [group] the softmax over a tile */
 } Pair;
 
-static inline int64_t pair_n_keys(const Pair *p) { return p->row->n_prefix + p->row->n_path; }
+static inline int64_t pair_n_keys(const Attention *a, const Pair *p) { return row_n_keys(p->row, a->spec); }
 /* Returns the first key that the row sees. */
 static inline int64_t pair_first_key(const Attention *a, const Pair *p) {
     return layer_first_key(a->spec, (int64_t)p->row->position + 1);
@@ -63,7 +63,7 @@ typedef struct KeyRange {
 } KeyRange;
 /* Returns the keys of a tile that a row sees; the range is empty if there are none. */
 static inline KeyRange pair_tile(const Attention *a, const Pair *p, int64_t tile) {
-    int64_t begin = tile * ATTN_TILE, first = pair_first_key(a, p), n = pair_n_keys(p);
+    int64_t begin = tile * ATTN_TILE, first = pair_first_key(a, p), n = pair_n_keys(a, p);
     return (KeyRange){begin < first ? first : begin, min_i64(begin + ATTN_TILE, n)};
 }
 /* Returns the scores of query head k of a pair from `key` on, as far as its tile goes. */

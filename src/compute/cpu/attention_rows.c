@@ -90,7 +90,9 @@ static int64_t sees_from(const Rows *rows, int32_t i, int64_t begin) {
     int64_t first = pair_first_key(rows->a, &rows->pairs[i]);
     return first > begin ? first : begin;
 }
-static int64_t sees_to(const Rows *rows, int32_t i, int64_t end) { return min_i64(end, pair_n_keys(&rows->pairs[i])); }
+static int64_t sees_to(const Rows *rows, int32_t i, int64_t end) {
+    return min_i64(end, pair_n_keys(rows->a, &rows->pairs[i]));
+}
 
 /* Returns the slots of positions [begin, end) of a row, which are copied into `room` if they are in two places. */
 static const int32_t *slots_of(const Pair *p, int64_t begin, int64_t end, int32_t room[KEYS_PACKED]) {
@@ -222,7 +224,7 @@ void attention_of_group(const Attention *a, const RowGroup *g, int64_t unit, int
         Pair *p = &rows.pairs[i];
         *p = attention_pair(a, g->first + i, unit, i_thread, i);
         first = min_i64(first, pair_first_key(a, p));
-        if (pair_n_keys(p) > end) end = pair_n_keys(p);
+        if (pair_n_keys(a, p) > end) end = pair_n_keys(a, p);
         attention_begin(a, p);
     }
     first = first / KEYS_PACKED * KEYS_PACKED;

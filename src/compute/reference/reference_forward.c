@@ -186,7 +186,7 @@ static void attend(const RefContext *c, const LayerSpec *l, int32_t layer, const
     int64_t at = head / (layer_n_head(h, l) / layer_n_head_kv(h, l)) * dim;
     KvGroup group = kv_group_of(l);
     const double *keys = reference_kv(c, group, layer, 0) + at, *values = reference_kv(c, group, layer, 1) + at;
-    int32_t n = r->n_prefix + r->n_path, first = (int32_t)layer_first_key(l, (int64_t)r->position + 1);
+    int32_t n = (int32_t)row_n_keys(r, l), first = (int32_t)layer_first_key(l, (int64_t)r->position + 1);
     double largest = l->sinks ? (double)l->sinks[head] : -INFINITY;
     for (int32_t t = first; t < n; t++) {
         double score = 0;

@@ -54,6 +54,16 @@ static void read_selection(KeyReader *r, DflashKeys *k) {
     k->selector_top = key_int(r, DFLASH_KEY_SELECTOR_TOP, 0, 0, TOP_K_MAX);
 }
 
+/* Reads the factors around the layers. llama.cpp writes 0 for no factor. */
+static void read_scales(KeyReader *r, DflashKeys *k) {
+    float scale = k->file->names_target ? k->target->hparams.embedding_scale : 1;
+    k->embedding_scale = (float)key_float(r, DFLASH_KEY_EMBEDDING_SCALE, (double)scale, 0, 1e6);
+    if (k->embedding_scale == 0) k->embedding_scale = 1;
+    k->logit_scale = (float)key_float(r, DFLASH_KEY_LOGIT_SCALE, 0, 0, 1e6);
+    bool has_cap = key_index(r, DFLASH_KEY_LOGIT_CAP) >= 0;
+    k->logit_cap = has_cap ? (float)key_float(r, DFLASH_KEY_LOGIT_CAP, 0, 0, 1e6) : -1;
+}
+
 static void read_keys(KeyReader *r, void *user) {
     DflashKeys *k = user;
     const char *list = key_named(r,
@@ -65,9 +75,12 @@ static void read_keys(KeyReader *r, void *user) {
                        DFLASH_MAX_SLOTS);
     read_mask(r, k);
     k->is_causal = key_bool(r, DFLASH_KEY_CAUSAL, false);
+    k->windows_are_causal = key_bool(r, DFLASH_KEY_CAUSAL_WINDOW, false);
     k->from_anchor = key_bool(r, DFLASH_KEY_FROM_ANCHOR, drafter_file_has(k->file, DFLASH_MARKOV_BEFORE));
     read_windows(r, k, key_int(r, "block_count", -1, 1, DFLASH_MAX_LAYERS));
     read_selection(r, k);
+    read_scales(r, k);
+    key_index(r, "has_confidence_head");   /* its tensors tell */
     key_index(r, OLD "n_target_features"); /* it follows from the list of layers */
     key_index(r, "n_target_features");
 }

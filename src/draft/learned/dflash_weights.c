@@ -15,7 +15,8 @@ void dflash_close_weights(Dflash *d) {
     one_layer_close(&d->layers);
     for (int32_t i = 0; i < DFLASH_MAX_LAYERS; i++) {
         DflashVectors *v = &d->vectors[i];
-        float *const all[] = {v->attn_norm, v->q_norm, v->k_norm, v->sinks, v->ffn_norm, v->attn_conv, v->ffn_conv};
+        float *const all[] = {v->attn_norm, v->q_norm, v->k_norm, v->sinks,  v->ffn_norm, v->attn_conv,
+                              v->ffn_conv,  v->q_bias, v->k_bias, v->v_bias, v->o_bias};
         for (size_t k = 0; k < sizeof all / sizeof *all; k++) mem_free(all[k]);
     }
     mem_free(d->context_norm);
@@ -56,6 +57,28 @@ static int read_layer_vectors(Dflash *d, int32_t i, fr_error *err) {
     return status;
 }
 
+static int read_biases(Dflash *d, int32_t i, fr_error *err) {
+    LearnedDrafter *l = &d->learned;
+    const Hparams *h = &d->layers.model.hparams;
+    DflashVectors *v = &d->vectors[i];
+    const struct {
+        const char *name;
+        int64_t n;
+        float **out;
+    } biases[] = {{DFLASH_BIAS(DFLASH_ATTN_Q), hparams_q_dim(h), &v->q_bias},
+                  {DFLASH_BIAS(DFLASH_ATTN_K), hparams_kv_dim(h), &v->k_bias},
+                  {DFLASH_BIAS(DFLASH_ATTN_V), hparams_kv_dim(h), &v->v_bias},
+                  {DFLASH_BIAS(DFLASH_ATTN_OUTPUT), h->n_embd, &v->o_bias}};
+    int status = FR_OK;
+    for (size_t k = 0; k < sizeof biases / sizeof *biases && !status; k++) {
+        char name[64];
+        snprintf(name, sizeof name, biases[k].name, i);
+        if (drafter_file_has(&l->file, name))
+            status = drafter_file_vector(&l->file, name, biases[k].n, biases[k].out, err);
+    }
+    return status;
+}
+
 /* Reads the convolution around a part of a layer, `part` being attn or ffn, and the matrix that makes its kernels. */
 static int read_conv(Dflash *d, int32_t i, const char *part, const char *kernels, const GgufTensor **matrix,
                      float **base, BlockConv *out, fr_error *err) {
@@ -91,6 +114,7 @@ static int read_layer(Dflash *d, int32_t i, fr_error *err) {
         {DFLASH_FFN_DOWN, h->n_ff, n, MATRIX_DOWN},
     };
     int status = read_layer_vectors(d, i, err);
+    if (!status) status = read_biases(d, i, err);
     for (size_t k = 0; k < sizeof matrices / sizeof *matrices && !status; k++) {
         char name[64];
         snprintf(name, sizeof name, DFLASH_LAYER, i, matrices[k].name);
@@ -107,9 +131,11 @@ static int read_layer(Dflash *d, int32_t i, fr_error *err) {
     spec->q_norm = v->q_norm;
     spec->k_norm = v->k_norm;
     spec->sinks = v->sinks;
+    spec->q_bias = v->q_bias, spec->k_bias = v->k_bias, spec->v_bias = v->v_bias, spec->o_bias = v->o_bias;
     spec->ffn_norm = v->ffn_norm;
     spec->mixer = d->keys.has_window[i] ? MIXER_WINDOW : MIXER_ATTENTION;
     spec->window = d->keys.has_window[i] ? d->keys.window : 0;
+    spec->is_causal = d->keys.has_window[i] && d->keys.windows_are_causal;
     return status;
 }
 
@@ -134,6 +160,8 @@ int dflash_read_weights(Dflash *d, fr_error *err) {
     if (!status) status = drafter_file_vector(&l->file, DFLASH_OUTPUT_NORM, h->n_embd, &d->output_norm, err);
     for (int32_t i = 0; i < h->n_layer && !status; i++) status = read_layer(d, i, err);
     if (!status) status = own_head_read(l, m, DFLASH_OUTPUT, err);
+    if (d->keys.logit_scale > 0) m->hparams.logit_scale = d->keys.logit_scale;
+    if (d->keys.logit_cap >= 0) m->hparams.logit_cap = d->keys.logit_cap;
     if (!status) status = own_embedding_read(&d->embedding, l, DFLASH_EMBEDDING, h->n_embd, err);
     if (!status) status = markov_head_open(&d->markov, l, h->n_embd, h->n_vocab, err);
     if (!status) status = token_selector_open(&d->selector, l, h->n_embd, d->keys.selector_top, err);

@@ -183,7 +183,7 @@ static void end(Drafter *drafter, int32_t sequence) {
 static void embed_slots(Dflash *d, int32_t n_rows) {
     Buffer *inputs = d->entries.inputs;
     int64_t n = d->entries.shape->n_embd;
-    float scale = d->learned.target->hparams.embedding_scale;
+    float scale = d->keys.embedding_scale;
     if (d->embedding.memory)
         for (int32_t i = 0; i < n_rows; i++) embedding_row(&d->embedding.tensor, d->slots[i], inputs->floats + i * n);
     else learned_embed(&d->learned, d->slots, n_rows, (Slice){inputs, 0});

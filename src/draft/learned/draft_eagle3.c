@@ -88,6 +88,7 @@ typedef struct Eagle3 {
     LayerSpec specs[EAGLE3_MAX_LAYERS];
     float *attn_norms[EAGLE3_MAX_LAYERS]; /* the first one is that of the embedding */
     float *ffn_norms[EAGLE3_MAX_LAYERS];
+    float *head_vectors[EAGLE3_MAX_LAYERS][EAGLE3_HEAD_VECTORS]; /* biases and norms of heads; NULL: none */
     float *hidden_norm, *stream_norm, *output_norm;
     float *mask_hidden; /* [S T] P-EAGLE: the streams of all rows of a block but the first */
     OwnEmbedding embedding;
@@ -109,6 +110,7 @@ static void close_eagle3(Drafter *drafter) {
     for (int32_t i = 0; i < EAGLE3_MAX_LAYERS; i++) {
         mem_free(e->attn_norms[i]);
         mem_free(e->ffn_norms[i]);
+        for (int k = 0; k < EAGLE3_HEAD_VECTORS; k++) mem_free(e->head_vectors[i][k]);
     }
     own_embedding_close(&e->embedding);
     mem_free(e);
@@ -160,6 +162,24 @@ static int read_vectors(Eagle3 *e, const Hparams *h, fr_error *err) {
     return status ? status : own_rope_open(&e->rope, &e->eagle.learned, &h->rope, EAGLE3_ROPE_FACTORS, err);
 }
 
+/* Reads what the attention of layer i may have in addition. */
+static int read_head_vectors(Eagle3 *e, const Hparams *h, int32_t i, fr_error *err) {
+    static const char *const names[EAGLE3_HEAD_VECTORS] = {EAGLE3_HEAD_VECTOR_NAMES};
+    const int64_t n[] = {hparams_q_dim(h), hparams_kv_dim(h), hparams_kv_dim(h), h->n_embd, h->head_dim, h->head_dim};
+    float **v = e->head_vectors[i];
+    LayerSpec *spec = &e->specs[i];
+    int status = FR_OK;
+    for (int k = 0; k < EAGLE3_HEAD_VECTORS && !status; k++) {
+        char name[64];
+        snprintf(name, sizeof name, EAGLE3_LAYER, i, names[k]);
+        if (drafter_file_has(&e->eagle.learned.file, name))
+            status = drafter_file_vector(&e->eagle.learned.file, name, n[k], &v[k], err);
+    }
+    spec->q_bias = v[0], spec->k_bias = v[1], spec->v_bias = v[2], spec->o_bias = v[3];
+    spec->q_norm = v[4], spec->k_norm = v[5];
+    return status;
+}
+
 /* Reads layer i. The first one reads pairs, whose norms are made with the pairs. */
 static int read_layer(Eagle3 *e, const Hparams *h, int32_t i, fr_error *err) {
     LayerSpec *spec = &e->specs[i];
@@ -184,6 +204,7 @@ static int read_layer(Eagle3 *e, const Hparams *h, int32_t i, fr_error *err) {
         status = drafter_file_matrix(&e->eagle.learned.file, name, matrices[k].n_in, matrices[k].n_out,
                                      &spec->matrices[matrices[k].to], err);
     }
+    if (!status) status = read_head_vectors(e, h, i, err);
     spec->reads_pairs = i == 0;
     spec->attn_norm = i ? e->attn_norms[i] : NULL;
     spec->ffn_norm = e->ffn_norms[i];

@@ -193,6 +193,9 @@ typedef struct DflashKeys {
     StreamList streams;
     int32_t block, mask, window;
     bool is_causal, from_anchor, has_window[DFLASH_MAX_LAYERS];
+    bool windows_are_causal; /* is_causal holds in layers with a window */
+    float embedding_scale;
+    float logit_scale, logit_cap;  /* 0, -1: the file does not say */
     int32_t conv_taps, conv_group; /* 0: the layers have no convolutions */
     int32_t selector_top;          /* 0: there is no selector */
 } DflashKeys;

@@ -184,6 +184,8 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
  *   blk.0.attn_norm.weight [H] of the embedding, blk.0.attn_norm_2.weight [H] of the hidden state
  *   blk.0.attn_q, _k, _v.weight, which read 2H numbers, the embedding first; heads rotate pairs of neighbours
  *   blk.0.attn_output.weight, blk.0.ffn_norm.weight [H], blk.0.ffn_gate, _up, _down.weight
+ *   blk.<layer>.attn_q, _k, _v, _output.bias, blk.<layer>.attn_q_norm, _k_norm.weight, optional; not in files of
+ *   llama.cpp
  *   blk.<layer>.*, for later layers: the same without attn_norm_2; q, k and v read H numbers, the norm of its input
  *   mask_hidden.weight [S T], P-EAGLE: the streams of these rows
  *   output_norm.weight [H], output.weight [D][H] and token_embd.weight [V][H]; without them the target's are used
@@ -203,6 +205,10 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
 #define EAGLE3_FC "fc" /* .weight; .bias is optional */
 #define EAGLE3_STREAM_NORM "enc.output_norm.weight"
 #define EAGLE3_LAYER "blk.%d.%s" /* printf format that takes the layer and a name such as LAYER_ATTN_NORM */
+/* The names of biases of q, k, v and the output, and of norms of heads of q and k. */
+#define EAGLE3_HEAD_VECTOR_NAMES \
+    NEXTN_Q_BIAS, NEXTN_K_BIAS, NEXTN_V_BIAS, "attn_output.bias", NEXTN_Q_NORM, NEXTN_K_NORM
+enum { EAGLE3_HEAD_VECTORS = 6 };
 #define EAGLE3_HIDDEN_NORM "blk.0.attn_norm_2.weight"
 #define EAGLE3_MASK_HIDDEN "mask_hidden.weight"
 #define EAGLE3_OUTPUT_NORM "output_norm.weight"
@@ -223,15 +229,20 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
  *                                tokenizer.ggml.mask_token_id
  *   dflash.target_hidden_size    T, optional
  *   dflash.attention.causal      true: a slot does not see later slots; without it false
+ *   dflash.attention.causal_window   true: that holds in layers with a window; not in files of llama.cpp
  *   dflash.sample_from_anchor    true: slot i predicts the token after its own; without it true with a Markov head,
  *                                else false
  *   dflash.attention.sliding_window, .sliding_window_pattern   the window of the layers whose flag is set
  *   dflash.conv_kernel_size, .conv_group_size   DFlash 2: taps and channels of BlockConv (model.h)
  *   dflash.selector_top_k        DFlash 2: the candidates of each position
+ *   dflash.embedding_scale       a factor of the embeddings of a block; without it 1, or in files that name their
+ *                                target that of the target
+ *   dflash.logit_scale, .final_logit_softcapping   what the LM head's logits are multiplied by, and their bound;
+ *                                without them those of the target if its head is used
  * Tensors:
  *   fc.weight [H][S T], enc.output_norm.weight [H]
  *   blk.<layer>.attn_norm.weight [H], .attn_q, _k, _v, _output.weight (heads rotate halves), .attn_q_norm, .attn_k_norm
- *   and .attn_sinks.weight (optional), .ffn_norm.weight [H], .ffn_gate, _up, _down.weight
+ *   and .attn_sinks.weight, .attn_q, _k, _v, _output.bias (optional), .ffn_norm.weight [H], .ffn_gate, _up, _down.weight
  *   output_norm.weight [H]
  *   output.weight [D][H], token_embd.weight [V][H], d2t [D] and rope_freqs.weight, as for eagle3
  *   DSpark, optional (logit_corrections.h has MarkovHead; r is its rank): markov_w1.weight [V][r], markov_w2.weight
@@ -253,6 +264,7 @@ enum { DFLASH_MAX_SELECTOR_RANK = 4096 };
 #define DFLASH_VOCABULARY_MASK "tokenizer.ggml.mask_token_id"
 #define DFLASH_KEY_TARGET_WIDTH "target_hidden_size"
 #define DFLASH_KEY_CAUSAL "attention.causal"
+#define DFLASH_KEY_CAUSAL_WINDOW "attention.causal_window"
 #define DFLASH_KEY_FROM_ANCHOR "sample_from_anchor"
 #define DFLASH_KEY_WINDOW "attention.sliding_window"
 #define DFLASH_KEY_WINDOW_PATTERN "attention.sliding_window_pattern"
@@ -260,6 +272,9 @@ enum { DFLASH_MAX_SELECTOR_RANK = 4096 };
 #define DFLASH_KEY_CONV_GROUP "conv_group_size"
 #define DFLASH_KEY_SELECTOR_RANK "selector_rank"
 #define DFLASH_KEY_SELECTOR_TOP "selector_top_k"
+#define DFLASH_KEY_EMBEDDING_SCALE "embedding_scale"
+#define DFLASH_KEY_LOGIT_SCALE "logit_scale"
+#define DFLASH_KEY_LOGIT_CAP "final_logit_softcapping"
 
 #define DFLASH_FC "fc.weight"
 #define DFLASH_CONTEXT_NORM "enc.output_norm.weight"
@@ -288,6 +303,7 @@ enum { DFLASH_MAX_SELECTOR_RANK = 4096 };
 #define DFLASH_FFN_GATE "ffn_gate"
 #define DFLASH_FFN_UP "ffn_up"
 #define DFLASH_FFN_DOWN "ffn_down"
+#define DFLASH_BIAS(name) "blk.%d." name ".bias" /* printf format of the names of q, k, v and the output */
 #define DFLASH_ATTN_CONV "attn_conv_proj"
 #define DFLASH_FFN_CONV "ffn_conv_proj"
 #define DFLASH_CONV_BASE "blk.%d.%s_conv_base" /* printf format; attn or ffn */
