@@ -161,8 +161,10 @@ void published_pass_over(Published *c, const char *prefix) {
     for (int i = 0; i < c->n_files; i++)
         for (int64_t k = 0; k < safetensors_count(c->files[i]); k++) {
             const char *name = safetensors_tensor(c->files[i], k)->name;
-            if (strncmp(name, MODEL, strlen(MODEL)) == 0) name += strlen(MODEL);
-            if (strncmp(name, prefix, strlen(prefix)) == 0) c->taken[i][k] = true;
+            bool is_longer = strncmp(name, MODEL, strlen(MODEL)) == 0;
+            if (strncmp(name, prefix, strlen(prefix)) == 0 ||
+                (is_longer && strncmp(name + strlen(MODEL), prefix, strlen(prefix)) == 0))
+                c->taken[i][k] = true;
         }
 }
 

@@ -653,7 +653,7 @@ static void spoil_no_mask_hidden(File *f, FileWeights *w) {
 }
 static void spoil_tensor(File *f, FileWeights *w) {
     (void)f;
-    learned_rig_tensor(&w->rig, "blk.0.attn_q.bias", TYPE_F32, 64, 0, 1);
+    learned_rig_tensor(&w->rig, "blk.0.ffn_gate.bias", TYPE_F32, 64, 0, 1);
 }
 static void spoil_key(File *f, FileWeights *w) {
     (void)f;
