@@ -63,7 +63,8 @@ typedef struct Layout {
     bool selects;           /* z-lab's layout: DFlash 2 */
     const char *candidates; /* its selector_top_k */
     const char *causal;     /* z-lab's layout: keys that say which slots see each other; NULL: "is_causal": false */
-    bool windows_are_causal;
+    bool windows_are_causal, all_windows; /* all_windows: each layer has one, and all attention is causal */
+    bool is_early; /* speculators' layout before sample_from_anchor: the first slot predicts nothing */
     bool is_later; /* z-lab's layout: names, biases, sinks and factors that later or rarer files have */
 } Layout;
 
@@ -120,7 +121,8 @@ static void add_layer(Pair *p, int i) {
 }
 
 static void set_keys(const Layout *l, GgufWriter *w) {
-    static const int32_t streams[] = {1, 2}, has_window[] = {1, 0};
+    static const int32_t streams[] = {1, 2};
+    const int32_t has_window[] = {1, l->all_windows};
     gguf_set_string(w, "general.architecture", "dflash", 6);
     gguf_set_u32(w, "dflash.block_count", N_LAYER);
     gguf_set_u32(w, "dflash.context_length", 2048);
@@ -141,7 +143,9 @@ static void set_keys(const Layout *l, GgufWriter *w) {
         gguf_set_u32(w, "dflash.selector_rank", RANK);
         gguf_set_u32(w, "dflash.selector_top_k", 7);
     }
+    if (l->is_early) gguf_set_bool(w, "dflash.sample_from_anchor", false);
     if (l->is_speculators) return;
+    if (l->all_windows) gguf_set_bool(w, "dflash.attention.causal", true);
     if (l->is_later) gguf_set_f32(w, "dflash.embedding_scale", 2);
     if (l->is_later) gguf_set_f32(w, "dflash.logit_scale", 0.5f);
     if (l->is_later) gguf_set_f32(w, "dflash.final_logit_softcapping", 4);
@@ -159,10 +163,9 @@ static void write_config(const Layout *l) {
     if (l->is_speculators)
         fprintf(f,
                 "{\"transformer_layer_config\": {%s}, \"aux_hidden_state_layer_ids\": %s, \"mask_token_id\": 9, "
-                "\"target_hidden_size\": null, \"sample_from_anchor\": true, \"block_size\": %s, "
-                "\"markov_head_type\": \"%s\"%s}",
-                shape, l->list, l->block, l->head ? l->head : "vanilla",
-                l->is_narrow ? ", \"confidence_head_with_markov\": false" : "");
+                "\"target_hidden_size\": null, %s\"block_size\": %s, \"markov_head_type\": \"%s\"%s}",
+                shape, l->list, l->is_early ? "" : "\"sample_from_anchor\": true, ", l->block,
+                l->head ? l->head : "vanilla", l->is_narrow ? ", \"confidence_head_with_markov\": false" : "");
     else
         fprintf(f,
                 "{\"architectures\": [\"DFlashDraftModel\"], %s, \"sliding_window\": 6, \"layer_types\": %s, "
@@ -288,17 +291,24 @@ static const Layout of_zlab = {.list = "[0, 1]", .block = "5", .types = TYPES},
                              .causal = "\"head_dim\": 24",
                              .windows_are_causal = true,
                              .is_later = true},
+                    windows = {.list = "[0, 1], \"use_swa\": true, \"swa_window_size\": 6, \"causal\": true",
+                               .block = "null, \"sliding_window\": null",
+                               .types = "null",
+                               .causal = "\"block_size\": 5",
+                               .all_windows = true},
+                    early = {.is_speculators = true, .list = "[1, 2]", .block = "5", .is_early = true},
                     narrow = {.is_speculators = true, .list = "[1, 2]", .block = "5", .is_narrow = true};
 
 static void both_files_draft_the_same(void **state) {
     (void)state;
     static Tree trees[2];
-    static const Layout *const layouts[] = {&of_zlab, &second, &later, &of_speculators, &gated, &recurrent, &narrow};
-    for (int i = 0; i < 7; i++) {
+    static const Layout *const layouts[] = {&of_zlab, &second,    &later, &windows, &of_speculators,
+                                            &gated,   &recurrent, &early, &narrow};
+    for (int i = 0; i < 9; i++) {
         fr_error err = {0};
         LearnedReader reader;
         write_both(layouts[i]);
-        if (try_import(i < 3, &err)) fail_msg("%s", err.message); /* only z-lab's list names outputs */
+        if (try_import(i < 4, &err)) fail_msg("%s", err.message); /* only z-lab's list names outputs */
         learned_rig_open_reader(&reader, target);
         propose(&reader, "dflash:file=" DIRECT, &trees[0]);
         propose(&reader, "dflash:file=" IMPORTED, &trees[1]);
