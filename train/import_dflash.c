@@ -20,8 +20,8 @@
  * DFlash 2 conv_kernel_size, conv_group_size, selector_rank and selector_top_k. z-lab's files have these in
  * dflash_config or at the top, and their target_layer_ids name outputs as a rule. speculators'
  * aux_hidden_state_layer_ids name inputs. layer_types says which layers have a window of sliding_window, set_causality
- * which slots see each other. In DSpark's blocks the first slot predicts as well, unless sample_from_anchor is false or,
- * in speculators' layout, missing. */
+ * which slots see each other. In DSpark's blocks the first slot predicts as well, unless sample_from_anchor is false,
+ * or missing in speculators' layout. */
 #include "draft/feedback.h"
 #include "draft/learned/learned_files.h"
 #include "train/import.h"

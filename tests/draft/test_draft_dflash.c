@@ -765,6 +765,7 @@ static void the_text_is_the_plain_one(void **state) {
     learned_rig_check_lossless(TARGET, "dflash:file=build/dflash-3.gguf,top=4");
     learned_rig_check_lossless(TARGET, "dflash:file=build/dflash-6.gguf");
     learned_rig_check_lossless(TARGET, "dflash:file=build/dflash-7.gguf");
+    learned_rig_check_lossless(TARGET, "dflash:file=build/dflash-9.gguf");
 }
 
 /* ---- files that do not fit ------------------------------------------------------------------------------ */

@@ -242,7 +242,8 @@ enum { EAGLE3_HEAD_VECTORS = 6 };
  * Tensors:
  *   fc.weight [H][S T], enc.output_norm.weight [H]
  *   blk.<layer>.attn_norm.weight [H], .attn_q, _k, _v, _output.weight (heads rotate halves), .attn_q_norm, .attn_k_norm
- *   and .attn_sinks.weight, .attn_q, _k, _v, _output.bias (optional), .ffn_norm.weight [H], .ffn_gate, _up, _down.weight
+ *   and .attn_sinks.weight, .attn_q, _k, _v, _output.bias (optional), .ffn_norm.weight [H], .ffn_gate, _up,
+ *   _down.weight
  *   output_norm.weight [H]
  *   output.weight [D][H], token_embd.weight [V][H], d2t [D] and rope_freqs.weight, as for eagle3
  *   DSpark, optional (logit_corrections.h has MarkovHead; r is its rank): markov_w1.weight [V][r], markov_w2.weight
