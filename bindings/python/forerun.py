@@ -149,6 +149,9 @@ class fr_engine_stats(_Sized):
         ("exchange_s", c_double),
         ("exchange_latency_s", c_double),
         ("exchange_bytes_per_s", c_double),
+        ("n_divided_drafts", c_int),
+        ("draft_whole_s", c_double),
+        ("draft_divided_s", c_double),
     ]
 
 

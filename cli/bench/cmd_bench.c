@@ -372,7 +372,7 @@ static int hash_model(Bench *b, fr_error *err) {
     Gguf *g;
     int status = gguf_open(&g, b->args.generate.model, err);
     if (status) return status;
-    snprintf(b->model_hash, sizeof b->model_hash, "%016llx", (unsigned long long)drafter_weights_mark(g));
+    snprintf(b->model_hash, sizeof b->model_hash, "%016llx", (unsigned long long)gguf_weights_mark(g));
     gguf_close(g);
     return FR_OK;
 }

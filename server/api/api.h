@@ -54,7 +54,8 @@ void metrics_add_tokens(ModelMetrics *m, int64_t n, double since_last_s);
 typedef struct MetricsGauges {
     int n_running[SERVED_MAX_MODELS], n_waiting[SERVED_MAX_MODELS], n_connections;
     double kv_usage[SERVED_MAX_MODELS]; /* from 0 to 1 */
-    int64_t n_ranks[SERVED_MAX_MODELS], n_exchanges[SERVED_MAX_MODELS], exchanged_bytes[SERVED_MAX_MODELS];
+    int64_t n_ranks[SERVED_MAX_MODELS], n_divided_drafts[SERVED_MAX_MODELS], n_exchanges[SERVED_MAX_MODELS],
+        exchanged_bytes[SERVED_MAX_MODELS];
     double exchange_s[SERVED_MAX_MODELS];
     GrammarCacheStats grammars;
 } MetricsGauges;

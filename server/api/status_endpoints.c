@@ -314,6 +314,7 @@ static int show_metrics(ApiCall *call) {
         ServedModel *m = &s->models[i];
         gauges.kv_usage[i] = (double)atomic_load(&m->kv_tokens_running) / (double)m->kv_tokens;
         gauges.n_ranks[i] = atomic_load(&m->n_ranks);
+        gauges.n_divided_drafts[i] = atomic_load(&m->n_divided_drafts);
         gauges.n_exchanges[i] = atomic_load(&m->n_exchanges);
         gauges.exchanged_bytes[i] = atomic_load(&m->exchanged_bytes);
         gauges.exchange_s[i] = (double)atomic_load(&m->exchange_us) * 1e-6;

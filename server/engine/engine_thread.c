@@ -239,6 +239,7 @@ static void run_model(EngineThread *t, ServedModel *m) {
     (void)fr_engine_get_stats(m->engine, &stats);
     atomic_store(&m->kv_tokens_running, stats.kv_tokens_running);
     atomic_store(&m->n_ranks, stats.n_ranks);
+    atomic_store(&m->n_divided_drafts, stats.n_divided_drafts);
     atomic_store(&m->n_exchanges, stats.n_exchanges);
     atomic_store(&m->exchanged_bytes, stats.exchanged_bytes);
     atomic_store(&m->exchange_us, (int64_t)(stats.exchange_s * 1e6));

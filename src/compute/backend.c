@@ -89,6 +89,14 @@ void buffer_pull(Buffer *b, int64_t first, int64_t n) {
     if (b->device->backend->buffer_pull) b->device->backend->buffer_pull(b, first, n);
 }
 
+int weights_open_draft(Weights **out, Device *d, const Weights *target, const Model *model, int32_t n_rows,
+                       fr_error *err) {
+    WeightsOptions options = target->options;
+    options.progress = NULL, options.packed_file = NULL;
+    if (d->backend->draft_weights) return d->backend->draft_weights(out, d, target, model, n_rows, err);
+    return d->backend->weights_open(out, model, &options, err);
+}
+
 void weights_close(Weights *w) {
     if (w) w->backend->weights_close(w);
 }

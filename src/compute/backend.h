@@ -57,6 +57,7 @@ typedef struct Weights {
     const Model *model;     /* borrowed */
     WeightsOptions options; /* kernels: the name of the table that was chosen */
     int n_ranks;            /* the processes of options.ranks, if each has a part of the matrices; 0: they are whole */
+    int number;             /* among the models that these processes divide; 0: it is the first one, the target */
     double exchange_s;      /* the latency of an exchange between them, as measured; 0: unknown */
     double exchange_bytes_per_s; /* of what each of them receives */
     size_t bytes;                /* bytes of matrices that one forward reads */
@@ -240,6 +241,9 @@ struct Backend {
      * tables that this machine can run, ending with NULL. */
     int (*weights_open)(Weights **out, const Model *model, const WeightsOptions *options, fr_error *err);
     int (*submodel)(Weights **out, const Weights *target, const Model *layers, fr_error *err);
+    /* See weights_open_draft. NULL: weights_open, with the options of the target. */
+    int (*draft_weights)(Weights **out, Device *d, const Weights *target, const Model *model, int32_t n_rows,
+                         fr_error *err);
     void (*weights_close)(Weights *w);
     int (*weights_save)(const Weights *w, const char *path, fr_error *err);
     const char *const *(*kernel_names)(void);
@@ -350,6 +354,12 @@ int backend_keep_layers(Context *c, float **hidden, int32_t max_rows, const Kept
 int device_fail(Device *d, int code, const char *reason);
 /* FR_OK, or the error of a device that has failed. */
 int device_check(const Device *d, fr_error *err);
+
+/* Opens a draft model beside the target, with its options. If the target is divided among processes, the draft model is
+ * whole in this one, or divided, too, whichever makes a forward of n_rows rows on the device faster. Both have the same
+ * bits. */
+int weights_open_draft(Weights **out, Device *d, const Weights *target, const Model *model, int32_t n_rows,
+                       fr_error *err);
 
 /* NULL is fine for each. */
 void weights_close(Weights *w);

@@ -36,10 +36,6 @@
  * bytes of every other tensor. A target quantised in another way is another target. */
 uint64_t drafter_target_fingerprint(const Model *target);
 
-/* Identifies the weights of a drafter or of a draft model: a hash of the name, shape and first bytes of every
- * tensor. */
-uint64_t drafter_weights_mark(const Gguf *g);
-
 /* Returns the name of the first tensor type of less than 16 bits in the target's layers; NULL: they have none. */
 const char *drafter_target_quantisation(const Model *target);
 

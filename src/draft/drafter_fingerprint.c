@@ -1,4 +1,4 @@
-/* drafter_fingerprint.c - what identifies the target of a drafter, and the weights of a drafter or a draft model.
+/* drafter_fingerprint.c - what identifies the target of a drafter.
  *
  * The fingerprint must differ whenever a drafter would be wrong for a target, and cost little at each open. A drafter
  * shares the embedding and the LM head with its target, and nearly all training changes them, so they are hashed whole,
@@ -7,28 +7,15 @@
  * matter. */
 #include "draft/drafter_file.h"
 
-#include "base/files.h"
 #include "base/hash.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { HEAD_BYTES = 4096 };
-
-/* Pages that were read count as memory of the process, beside the weights that it has packed, until they are given
- * back. */
-static uint64_t hash_of_start(const GgufTensor *t, size_t most) {
-    uint64_t shape[] = {(uint64_t)t->type, (uint64_t)t->dims[0], (uint64_t)t->dims[1]};
-    return hash64_in_pieces(t->data, t->bytes < most ? t->bytes : most,
-                            hash64(shape, sizeof shape, hash64(t->name, strlen(t->name), 0)), mapped_file_release);
-}
-
 static uint64_t hash_of_tensor(const GgufTensor *t) {
     bool whole = strcmp(t->name, "token_embd.weight") == 0 || strcmp(t->name, "output.weight") == 0;
-    uint64_t hash = hash_of_start(t, whole ? SIZE_MAX : HEAD_BYTES);
-    mapped_file_release(t->data, t->bytes); /* also what the system has mapped beside the start */
-    return hash;
+    return gguf_tensor_mark(t, whole);
 }
 
 uint64_t drafter_target_fingerprint(const Model *target) {
@@ -39,12 +26,6 @@ uint64_t drafter_target_fingerprint(const Model *target) {
     uint64_t sum = 0;
     for (int64_t i = 0; i < gguf_n_tensors(target->gguf); i++) sum += hash_of_tensor(gguf_tensor(target->gguf, i));
     return hash64(&sum, sizeof sum, hash64(shape, sizeof shape, 0));
-}
-
-uint64_t drafter_weights_mark(const Gguf *g) {
-    uint64_t sum = 0;
-    for (int64_t i = 0; i < gguf_n_tensors(g); i++) sum += hash_of_start(gguf_tensor(g, i), HEAD_BYTES);
-    return hash64(&sum, sizeof sum, 0);
 }
 
 const char *drafter_target_quantisation(const Model *target) {

@@ -277,6 +277,9 @@ static void add_exchanges(const fr_model *m, fr_engine_stats *stats) {
     stats->exchange_s = counts.seconds;
     stats->exchange_latency_s = m->weights->exchange_s;
     stats->exchange_bytes_per_s = m->weights->exchange_bytes_per_s;
+    stats->n_divided_drafts = ranks_n_drafts(m->ranks);
+    stats->draft_whole_s = m->ranks->draft_whole_s;
+    stats->draft_divided_s = m->ranks->draft_divided_s;
 }
 
 int fr_engine_get_stats(const fr_engine *e, fr_engine_stats *out) {

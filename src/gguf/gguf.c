@@ -1,6 +1,8 @@
 /* gguf.c - opens GGUF files, of which a model may have several, and gives access to what gguf_parse found in them. */
 #include "gguf/gguf.h"
 
+#include "base/files.h"
+#include "base/hash.h"
 #include "base/mem.h"
 #include "gguf/gguf_internal.h"
 
@@ -391,4 +393,28 @@ bool gguf_array_bool(const Gguf *g, int64_t kv, int64_t i, bool *out) {
     if (!p || type != GGUF_BOOL) return false;
     *out = *p != 0;
     return true;
+}
+
+/* ---- marks --------------------------------------------------------------------------------------------- */
+
+/* All training changes nearly all numbers of a tensor, so its first bytes show it. Hashes of tensors are added up, so
+ * that their order does not matter. Pages that were read count as memory of the process until they are given back. */
+enum { MARK_BYTES = 4096 };
+
+static uint64_t hash_of_start(const GgufTensor *t, size_t most) {
+    const uint64_t shape[] = {(uint64_t)t->type, (uint64_t)t->dims[0], (uint64_t)t->dims[1]};
+    uint64_t hash = hash64(shape, sizeof shape, hash64(t->name, strlen(t->name), 0));
+    return hash64_in_pieces(t->data, t->bytes < most ? t->bytes : most, hash, mapped_file_release);
+}
+
+uint64_t gguf_tensor_mark(const GgufTensor *t, bool whole) {
+    uint64_t hash = hash_of_start(t, whole ? SIZE_MAX : MARK_BYTES);
+    mapped_file_release(t->data, t->bytes); /* also what the system has mapped beside the start */
+    return hash;
+}
+
+uint64_t gguf_weights_mark(const Gguf *g) {
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < gguf_n_tensors(g); i++) sum += hash_of_start(gguf_tensor(g, i), MARK_BYTES);
+    return hash64(&sum, sizeof sum, 0);
 }

@@ -89,6 +89,11 @@ int64_t gguf_n_tensors(const Gguf *g);
 const GgufTensor *gguf_tensor(const Gguf *g, int64_t i);
 const GgufTensor *gguf_find_tensor(const Gguf *g, const char *name); /* NULL: there is none; O(1) */
 
+/* What tells weights apart: a hash of the name, shape and first bytes of a tensor, or of all its bytes; and
+ * a hash of the names, shapes and first bytes of all tensors. */
+uint64_t gguf_tensor_mark(const GgufTensor *t, bool whole);
+uint64_t gguf_weights_mark(const Gguf *g);
+
 /* Key-values, for listing. */
 int64_t gguf_n_kv(const Gguf *g);
 const char *gguf_key(const Gguf *g, int64_t i); /* '\0'-terminated, unique */

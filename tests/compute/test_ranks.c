@@ -94,6 +94,44 @@ static void group_close(Group *g) {
     comm_memory_close(g->memory);
 }
 
+/* ---- draft models ------------------------------------------------------------------------------------------ */
+
+/* A draft model beside the target of a group. */
+typedef struct Draft {
+    char path[32];
+    Gguf *gguf;
+    Device *device;
+    Weights *weights;
+} Draft;
+
+static Draft draft_open_from(Group *g, const char *path, const Gguf *gguf, DraftPlace place) {
+    const Weights *target = g->ranks[0].weights;
+    Draft d = {.device = rig_device(target, 1)};
+    Model *m;
+    fr_error err;
+    snprintf(d.path, sizeof d.path, "%s", path);
+    g->ranks[0].ranks->draft_place = place;
+    if (model_open(&m, gguf, &err) || weights_open_draft(&d.weights, d.device, target, m, 2, &err))
+        fail_msg("%s", err.message);
+    return d;
+}
+
+static Draft draft_open(Group *g, const RandomModel *m, DraftPlace place) {
+    char path[] = "build/test_draft.XXXXXX";
+    rig_write_random(m, path);
+    Gguf *gguf = rig_gguf(path);
+    Draft d = draft_open_from(g, path, gguf, place);
+    d.gguf = gguf;
+    return d;
+}
+
+static void draft_close(Draft *d) {
+    rig_weights_close(d->weights);
+    device_close(d->device);
+    gguf_close(d->gguf);
+    unlink(d->path);
+}
+
 /* ---- the same bits ---------------------------------------------------------------------------------------- */
 
 /* The logits of a prompt in chunks of 7, of a tree after it, and of the row after a path of the tree. */
@@ -140,6 +178,112 @@ static void ranks_change_no_bit(void **state) {
         rig_weights_close(whole);
         gguf_close(gguf);
     }
+}
+
+/* Draft models of several kinds beside a target of another one, also two at a time. */
+static void a_divided_draft_model_has_the_same_bits(void **state) {
+    (void)state;
+    static Logits one, several;
+    Gguf *gguf = rig_random_gguf(&small_models[5]);
+    for (int n = 2; n <= MOST_RANKS; n++) {
+        Group g;
+        if (group_open(&g, gguf, n, -1)) fail_msg("%s", g.ranks[0].err.message);
+        Draft first = draft_open(&g, &small_models[0], DRAFTS_DIVIDED);
+        for (int m = n; m < n_small_models; m += MOST_RANKS) {
+            Draft d = draft_open(&g, &small_models[m], DRAFTS_DIVIDED);
+            Weights *whole = rig_weights_in(&backend_cpu, d.gguf);
+            assert_int_equal(d.weights->n_ranks, n);
+            assert_int_equal(ranks_n_drafts(g.ranks[0].ranks), 2);
+            assert_true(d.weights->bytes < whole->bytes);
+            run(whole, KV_F16, 1, &one);
+            run(d.weights, KV_F16, 1, &several);
+            if (memcmp(&one, &several, sizeof one) != 0)
+                fail_msg("%s (number %d): %d ranks give other logits", small_models[m].arch, m, n);
+            rig_weights_close(whole);
+            draft_close(&d);
+        }
+        draft_close(&first);
+        assert_int_equal(ranks_n_drafts(g.ranks[0].ranks), 0);
+        group_close(&g);
+    }
+    gguf_close(gguf);
+}
+
+/* Where exchanges cost more than the whole takes, the other ranks do not hear of the draft model. Otherwise the faster
+ * place is used. */
+static void a_draft_model_is_divided_where_that_is_faster(void **state) {
+    (void)state;
+    const RandomModel large = {.arch = "llama",
+                               .n_layer = 4,
+                               .n_embd = 256,
+                               .n_head = 4,
+                               .n_head_kv = 2,
+                               .n_ff = 1024,
+                               .n_vocab = N_VOCAB,
+                               .seed = 3};
+    Gguf *gguf = rig_random_gguf(&small_models[0]);
+    Group g;
+    if (group_open(&g, gguf, 2, -1)) fail_msg("%s", g.ranks[0].err.message);
+    Ranks *r = g.ranks[0].ranks;
+    CommCounts before = comm_counts(r->comm);
+    g.ranks[0].weights->exchange_s = 1;
+    Draft d = draft_open(&g, &large, DRAFTS_WHERE_FASTER);
+    CommCounts after = comm_counts(r->comm);
+    assert_int_equal(d.weights->n_ranks, 0);
+    assert_int_equal(after.n_broadcasts, before.n_broadcasts);
+    assert_true(r->draft_whole_s > 0 && r->draft_divided_s > 4 * large.n_layer);
+    draft_close(&d);
+    g.ranks[0].weights->exchange_s = 1e-12;
+    d = draft_open(&g, &large, DRAFTS_WHERE_FASTER);
+    print_message("%.3f ms whole, %.3f ms divided\n", 1e3 * r->draft_whole_s, 1e3 * r->draft_divided_s);
+    assert_true((d.weights->n_ranks == 2) == (r->draft_divided_s < r->draft_whole_s));
+    assert_true(comm_counts(r->comm).n_broadcasts > after.n_broadcasts);
+    draft_close(&d);
+    comm_slow_down(r->comm, (CommNetwork){.delay_s = 2e-3}); /* slower than when the price was measured */
+    d = draft_open(&g, &large, DRAFTS_WHERE_FASTER);
+    assert_int_equal(d.weights->n_ranks, 0);
+    assert_int_equal(ranks_n_drafts(r), 0);
+    assert_true(r->draft_divided_s > 4 * 2e-3 * large.n_layer);
+    draft_close(&d);
+    group_close(&g);
+    gguf_close(gguf);
+}
+
+/* The other ranks find no file, or another one, at the path of rank 0; or there are too many draft models. */
+static void a_draft_model_that_not_all_ranks_have_is_whole(void **state) {
+    (void)state;
+    static Logits one, several;
+    RandomModel other = small_models[0];
+    char path[] = "build/test_draft.XXXXXX";
+    Gguf *gguf = rig_random_gguf(&small_models[0]);
+    Weights *whole = rig_weights_in(&backend_cpu, gguf);
+    Draft drafts[RANKS_MAX_MODELS];
+    Group g;
+    run(whole, KV_F16, 1, &one);
+    if (group_open(&g, gguf, 3, -1)) fail_msg("%s", g.ranks[0].err.message);
+    rig_write_random(&small_models[0], path);
+    Gguf *draft = rig_gguf(path);
+    for (int i = 0; i < 2; i++) {
+        char replacement[] = "build/test_draft.XXXXXX";
+        if (i == 1) {
+            other.seed++;
+            rig_write_random(&other, replacement);
+            assert_int_equal(rename(replacement, path), 0);
+        } else unlink(path);
+        Draft d = draft_open_from(&g, path, draft, DRAFTS_DIVIDED);
+        assert_int_equal(d.weights->n_ranks, 0);
+        run(d.weights, KV_F16, 1, &several);
+        assert_memory_equal(&one, &several, sizeof one);
+        draft_close(&d);
+    }
+    for (int i = 0; i < RANKS_MAX_MODELS; i++) drafts[i] = draft_open(&g, &small_models[0], DRAFTS_DIVIDED);
+    assert_int_equal(drafts[RANKS_MAX_MODELS - 2].weights->n_ranks, 3);
+    assert_int_equal(drafts[RANKS_MAX_MODELS - 1].weights->n_ranks, 0);
+    for (int i = 0; i < RANKS_MAX_MODELS; i++) draft_close(&drafts[i]);
+    group_close(&g);
+    rig_weights_close(whole);
+    gguf_close(draft);
+    gguf_close(gguf);
 }
 
 /* With every kernel table that the processor has, logits of ranks are those of one process with its own. */
@@ -275,8 +419,39 @@ static void packed_files_are_checked_by_parts(void **state) {
     unlink(name);
 }
 
+/* Runs three rows, all of whose logits are read. */
+static void run_three_rows(const Weights *w) {
+    RigOptions o = rig_options(N_CTX, 3);
+    Executor *e = rig_executor(w, &o);
+    float logits[3][N_VOCAB];
+    const int32_t tokens[3] = {5, 200, 299};
+    rig_append(e, rig_sequence(e), tokens, 3, 3, N_VOCAB, logits[0]);
+    rig_executor_close(e);
+}
+
+/* Checks what three rows of a model exchange. has_acts: inputs of o and down travel in the form of the product. */
+static void check_exchanged(const Weights *w, const Comm *comm, const RandomModel *m, bool has_acts) {
+    int64_t n_layer = m->n_layer, row = m->n_embd * 4, n_ff = m->n_ff;
+    int64_t attended = has_acts ? (int64_t)act_row_bytes(ACT_Q16, m->n_embd) : row;
+    int64_t inner = (int64_t)act_row_bytes(has_acts ? ACT_Q16 : ACT_F32, n_ff);
+    RigOptions o = rig_options(N_CTX, 3);
+    Executor *e = rig_executor(w, &o);
+    float logits[3][N_VOCAB];
+    const int32_t tokens[3] = {5, 200, 299};
+    int32_t s = rig_sequence(e);
+    CommCounts before = comm_counts(comm);
+    rig_append(e, s, tokens, 3, 3, N_VOCAB, logits[0]);
+    CommCounts after = comm_counts(comm);
+    assert_int_equal(after.n_gathers - before.n_gathers, 4 * n_layer + 2);
+    assert_int_equal(after.n_gather_bytes - before.n_gather_bytes,
+                     3 * (row + n_layer * (attended + inner + 2 * row) + N_VOCAB * 4));
+    assert_int_equal(after.n_broadcasts - before.n_broadcasts, 2); /* the call and its rows */
+    rig_executor_close(e);
+}
+
 /* A llama of two layers, whose heads of 12 numbers are not blocks of activations, so that floats are exchanged before
- * o; and one with heads of 32 and Q8_0 weights, whose inputs are exchanged in the form of the product. */
+ * o; and one with heads of 32 and Q8_0 weights, whose inputs are exchanged in the form of the product. Each is the
+ * target, and then a draft model beside it. */
 static void only_what_the_formula_says_is_exchanged(void **state) {
     (void)state;
     const RandomModel models[] = {small_models[0],
@@ -294,23 +469,18 @@ static void only_what_the_formula_says_is_exchanged(void **state) {
         Gguf *gguf = rig_random_gguf(&models[i]);
         Group g;
         if (group_open(&g, gguf, 3, -1)) fail_msg("%s", g.ranks[0].err.message);
-        const Comm *comm = g.ranks[0].ranks->comm;
-        RigOptions o = rig_options(N_CTX, 3);
-        Executor *e = rig_executor(g.ranks[0].weights, &o);
-        float logits[3][N_VOCAB];
-        const int32_t tokens[3] = {5, 200, 299};
-        int32_t s = rig_sequence(e);
-        CommCounts before = comm_counts(comm);
-        rig_append(e, s, tokens, 3, 3, N_VOCAB, logits[0]);
-        CommCounts after = comm_counts(comm);
-        int64_t n_layer = models[i].n_layer, row = models[i].n_embd * 4, n_ff = models[i].n_ff;
-        int64_t attended = i == 0 ? row : (int64_t)act_row_bytes(ACT_Q16, models[i].n_embd);
-        int64_t inner = (int64_t)act_row_bytes(i == 0 ? ACT_F32 : ACT_Q16, n_ff);
-        assert_int_equal(after.n_gathers - before.n_gathers, 4 * n_layer + 2);
-        assert_int_equal(after.n_gather_bytes - before.n_gather_bytes,
-                         3 * (row + n_layer * (attended + inner + 2 * row) + N_VOCAB * 4));
-        assert_int_equal(after.n_broadcasts - before.n_broadcasts, 2); /* the call and its rows */
-        rig_executor_close(e);
+        Draft d = draft_open(&g, &models[i], DRAFTS_DIVIDED);
+        assert_int_equal(d.weights->n_ranks, 3);
+        check_exchanged(g.ranks[0].weights, g.ranks[0].ranks->comm, &models[i], i > 0);
+        check_exchanged(d.weights, g.ranks[0].ranks->comm, &models[i], i > 0);
+        draft_close(&d);
+        d = draft_open(&g, &models[i], DRAFTS_WHOLE);
+        CommCounts before = comm_counts(g.ranks[0].ranks->comm);
+        run_three_rows(d.weights);
+        CommCounts after = comm_counts(g.ranks[0].ranks->comm);
+        assert_int_equal(d.weights->n_ranks, 0);
+        assert_int_equal(after.n_gathers + after.n_broadcasts, before.n_gathers + before.n_broadcasts);
+        draft_close(&d);
         group_close(&g);
         gguf_close(gguf);
     }
@@ -569,6 +739,9 @@ static void another_arithmetic_is_refused_by_name(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_change_no_bit),
+        cmocka_unit_test(a_divided_draft_model_has_the_same_bits),
+        cmocka_unit_test(a_draft_model_is_divided_where_that_is_faster),
+        cmocka_unit_test(a_draft_model_that_not_all_ranks_have_is_whole),
         cmocka_unit_test(kernel_tables_change_no_bit),
         cmocka_unit_test(packed_weights_change_no_bit),
         cmocka_unit_test(packed_files_are_checked_by_parts),

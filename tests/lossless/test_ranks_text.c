@@ -81,6 +81,39 @@ static void processes_change_no_text(void **state) {
     check_target(ALL_DRAFTERS_NEXTN, mtp);
 }
 
+/* Trees and texts do not depend on where a draft model runs, nor on the number of processes. */
+static void a_divided_draft_model_changes_no_tree(void **state) {
+    (void)state;
+    enum { MOST_RANKS = 4, N_DRAFTS = 4 };
+    static const char *const drafts[N_DRAFTS] = {"sps:length=3,model=" ALL_DRAFTERS_MODEL,
+                                                 "rsd-s:width=3,model=" ALL_DRAFTERS_MODEL,
+                                                 "specinfer:length=2,models=" ALL_DRAFTERS_MODEL "+" ALL_DRAFTERS_MODEL,
+                                                 "sps:length=3,model=" ALL_DRAFTERS_OTHER};
+    static Stream plain[N_DRAFTS], got;
+    int32_t prompt[N_PROMPT];
+    all_drafters_write_files();
+    for (int n_ranks = 1; n_ranks <= MOST_RANKS; n_ranks++) {
+        fr_model *m = open_divided(ALL_DRAFTERS_TARGET, n_ranks);
+        if (m->ranks) m->ranks->draft_place = DRAFTS_DIVIDED;
+        for (int i = 0; i < N_DRAFTS; i++) {
+            fr_engine *e = open_engine(m);
+            fr_request_options o = request_of(prompt, &drafts[i]);
+            fr_engine_stats stats = {.struct_size = sizeof stats};
+            rig_run_request(e, &o, n_ranks == 1 ? &plain[i] : &got);
+            fr_engine_get_stats(e, &stats);
+            assert_int_equal(stats.n_divided_drafts, n_ranks == 1 ? 0 : i == 2 ? 2 : 1);
+            fr_engine_close(e);
+            if (n_ranks == 1) continue;
+            assert_string_equal(got.draft_error, "");
+            rig_assert_same(&plain[i], &got, drafts[i]);
+            assert_int_equal(got.stats.drafted, plain[i].stats.drafted);
+            assert_int_equal(got.stats.accepted, plain[i].stats.accepted);
+            assert_int_equal(got.stats.n_steps, plain[i].stats.n_steps);
+        }
+        fr_model_close(m);
+    }
+}
+
 /* Returns the bytes that processes have exchanged for a greedy text, which must be that of one process. */
 static int64_t exchanged_by(const fr_model *divided, const Stream *plain, const char *const *draft, bool no_hash) {
     static Stream got;
@@ -236,6 +269,59 @@ static void a_process_that_fails_ends_the_group(void **state) {
     assert_int_equal(find_children(after), n);
 }
 
+/* The process dies when the first token has come, and what runs next is a forward of the draft model. */
+static void a_process_that_fails_while_it_drafts_ends_the_group(void **state) {
+    (void)state;
+    static const char *const draft = "sps:length=3,model=" ALL_DRAFTERS_MODEL;
+    pid_t before[8], after[8];
+    int32_t prompt[N_PROMPT];
+    int64_t n_tokens = 0;
+    fr_error err = {.message = ""};
+    fr_request *request;
+    all_drafters_write_files();
+    int n = find_children(before), left = 1;
+    fr_model *m = open_divided(ALL_DRAFTERS_TARGET, 2);
+    if (find_children(after) != n + 1) skip();
+    m->ranks->draft_place = DRAFTS_DIVIDED;
+    fr_engine *e = open_engine(m);
+    fr_request_options o = request_of(prompt, &draft);
+    if (fr_engine_open_draft(e, draft, &err) || fr_request_open(&request, e, &o, &err)) fail_msg("%s", err.message);
+    while (left > 0 && n_tokens == 0) {
+        left = fr_engine_step(e, &err);
+        fr_request_tokens(request, &n_tokens);
+    }
+    assert_int_equal(ranks_n_drafts(m->ranks), 1);
+    kill(after[n], SIGKILL);
+    double start_s = clock_s();
+    while (left > 0 && clock_s() < start_s + 10) left = fr_engine_step(e, &err);
+    assert_true(left < 0);
+    assert_string_equal(err.message, "rank 1 of 2 has died or does not respond; the other ranks have ended, too");
+    if (clock_s() - start_s > 2) fail_msg("the group ended after %.1f s", clock_s() - start_s);
+    fr_engine_close(e);
+    fr_model_close(m);
+}
+
+/* Draft models are refused as in one process. */
+static void wrong_draft_models_are_refused(void **state) {
+    (void)state;
+    static const char *const drafts[] = {"sps:model=build/no-such-file.gguf",
+                                         "sps:model=tests/lossless/test_ranks_text.c"};
+    fr_error one, several;
+    fr_model *whole = open_divided(ALL_DRAFTERS_TARGET, 1), *divided = open_divided(ALL_DRAFTERS_TARGET, 2);
+    fr_engine *e = open_engine(whole), *of_divided = open_engine(divided);
+    divided->ranks->draft_place = DRAFTS_DIVIDED;
+    for (int i = 0; i < 2; i++) {
+        int status = fr_engine_open_draft(e, drafts[i], &one);
+        assert_true(status < 0);
+        assert_int_equal(fr_engine_open_draft(of_divided, drafts[i], &several), status);
+        assert_string_equal(one.message, several.message);
+    }
+    fr_engine_close(e);
+    fr_engine_close(of_divided);
+    fr_model_close(whole);
+    fr_model_close(divided);
+}
+
 static void a_wrong_file_is_refused_once(void **state) {
     (void)state;
     fr_error err;
@@ -266,10 +352,13 @@ static void an_assistant_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(processes_change_no_text),
+        cmocka_unit_test(a_divided_draft_model_changes_no_tree),
         cmocka_unit_test(without_a_hash_only_best_tokens_are_exchanged),
         cmocka_unit_test(whole_rows_are_planned_with_where_they_are_wanted),
         cmocka_unit_test(with_a_temperature_only_drawn_tokens_are_exchanged),
         cmocka_unit_test(a_process_that_fails_ends_the_group),
+        cmocka_unit_test(a_process_that_fails_while_it_drafts_ends_the_group),
+        cmocka_unit_test(wrong_draft_models_are_refused),
         cmocka_unit_test(a_wrong_file_is_refused_once),
         cmocka_unit_test(an_assistant_is_refused),
     };

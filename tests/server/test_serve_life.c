@@ -343,6 +343,7 @@ static void check_exchanges(ServeRig *whole, ServeRig *divided) {
                                            "forerun_rank_exchange_seconds_total{"};
     serve_wait_metric(divided, "forerun_ranks{", 2);
     assert_true(serve_metric(whole, "forerun_ranks{") == 0);
+    assert_true(serve_metric(divided, "forerun_rank_divided_drafts{") == 0);
     for (int i = 0; i < 3; i++) {
         double before = serve_metric(divided, counters[i]), end_s = clock_s() + 10;
         json_decref(serve_json(divided, "/v1/completions", 200, SHORT));

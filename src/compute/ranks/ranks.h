@@ -7,6 +7,7 @@
  *
  *   ranks_backend.c  the table, for rank 0
  *   ranks_work.c     the loop of the other ranks
+ *   ranks_drafts.c   draft models, which are divided, too, where that is faster
  *   ranks_layers.c   the layers of a drafter, which are whole, between the divided embedding and LM head
  *   ranks_rows.c     rows of a forward as bytes
  *   ranks_start.c    starts and ends the processes
@@ -22,10 +23,12 @@
 
 #include <sys/types.h>
 
-enum { RANKS_MAX_CONTEXTS = 32 };
+enum { RANKS_MAX_CONTEXTS = 32, RANKS_MAX_MODELS = 16 };
 
 /* The calls that are repeated. */
 typedef enum CallKind {
+    CALL_OPEN_MODEL,
+    CALL_CLOSE_MODEL,
     CALL_OPEN_CONTEXT,
     CALL_CLOSE_CONTEXT,
     CALL_FORWARD,
@@ -51,6 +54,9 @@ typedef struct SlotCopy {
     int32_t context, group, from, to, n;
 } SlotCopy;
 
+/* Where a draft model runs: where it is faster; in tests and measurements also in a place of choice. */
+typedef enum DraftPlace { DRAFTS_WHERE_FASTER, DRAFTS_WHOLE, DRAFTS_DIVIDED } DraftPlace;
+
 typedef struct Ranks {
     Comm *comm;
     CommMemory *memory;              /* that of ranks_start; NULL: it belongs to the caller of ranks_join */
@@ -58,6 +64,10 @@ typedef struct Ranks {
     const Weights *weights;          /* the divided weights, from ranks_compare on */
     Context *contexts[RANKS_MAX_CONTEXTS];
     struct DrafterLayers *layers; /* contexts of drafters (ranks_layers.c) */
+    /* On rank 0: the draft models that are divided, by their numbers (Weights.number), of which 0 is the target's. */
+    const Weights *drafts[RANKS_MAX_MODELS];
+    DraftPlace draft_place;
+    double draft_whole_s, draft_divided_s; /* a forward of the draft model that was opened last, as far as measured */
     Buf body, copies;             /* the arguments of a call, and the SlotCopy that it is to send */
 } Ranks;
 
@@ -96,6 +106,25 @@ void ranks_send(Ranks *r, Call call);
 Call ranks_receive(Ranks *r);
 /* Returns status on all ranks if it is FR_OK on all of them, and otherwise the error of the first rank that failed. */
 int ranks_agree(Ranks *r, int status, fr_error *err);
+
+/* ---- draft models (ranks_drafts.c) ---- */
+
+/* Backend.draft_weights, for rank 0. */
+int ranks_draft_weights(Weights **out, Device *d, const Weights *target, const Model *model, int32_t n_rows,
+                        fr_error *err);
+/* Has the other ranks close their parts of a draft model that is divided. */
+void ranks_draft_close(const Weights *w);
+int ranks_n_drafts(const Ranks *r); /* how many draft models are divided */
+
+/* The part of a draft model on another rank. */
+typedef struct DraftPart {
+    Gguf *gguf;
+    Model *model;
+    Weights *weights;
+} DraftPart;
+/* Opens what the arguments of the call name, in the way of the target. */
+int draft_part_open(DraftPart *p, Ranks *r, fr_error *err);
+void draft_part_close(DraftPart *p); /* also after a failure */
 
 /* ---- the layers of a drafter (ranks_layers.c) ---- */
 

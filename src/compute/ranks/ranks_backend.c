@@ -86,6 +86,11 @@ static int submodel(Weights **out, const Weights *target, const Model *layers, f
     return status;
 }
 
+static void close_weights(Weights *w) {
+    if (w->number) ranks_draft_close(w);
+    backend_cpu.weights_close(w);
+}
+
 /* ---- devices and contexts ---------------------------------------------------------------------------------- */
 
 static int device_open(Device **out, const DeviceOptions *options, fr_error *err) {
@@ -123,7 +128,7 @@ static int context_open(Context **out, Device *d, const Weights *w, const Contex
         return error_set(err, FR_ERR_MEMORY, "a model that is divided among ranks can have %d engines",
                          RANKS_MAX_CONTEXTS);
     ranks_put(r, options, sizeof *options);
-    ranks_send(r, (Call){.kind = CALL_OPEN_CONTEXT, .context = number, .numbers = {d->n_threads}});
+    ranks_send(r, (Call){.kind = CALL_OPEN_CONTEXT, .context = number, .numbers = {d->n_threads, w->number}});
     int opened = backend_cpu.context_open(out, d, w, options, err), status = ranks_agree(r, opened, err);
     if (!status) r->contexts[number] = *out;
     else if (!opened) {
@@ -233,6 +238,8 @@ static void fill_table(void) {
     table = backend_cpu;
     table.weights_open = weights_open;
     table.submodel = submodel;
+    table.draft_weights = ranks_draft_weights;
+    table.weights_close = close_weights;
     table.device_open = device_open;
     table.context_open = context_open;
     table.context_close = context_close;

@@ -5,13 +5,19 @@
 
 typedef struct Worker {
     Ranks *ranks;
-    const Weights *weights;
+    const Weights *weights; /* of the target */
     const Backend *backend; /* that of the weights */
     Device *device;         /* for all contexts and products; opened by the first call that needs it */
+    DraftPart drafts[RANKS_MAX_MODELS];
     RankRows rows[RANKS_MAX_CONTEXTS];
     Buffer *x, *y; /* [max_rows of the head] inputs and outputs of the LM head */
     fr_error why;  /* of a call whose status rank 0 wants to know */
 } Worker;
+
+static void open_draft(Worker *w, DraftPart *p) {
+    int status = draft_part_open(p, w->ranks, &w->why);
+    if (ranks_agree(w->ranks, status, &w->why)) draft_part_close(p);
+}
 
 static int open_device(Worker *w, int n_threads) {
     if (w->device) return FR_OK;
@@ -21,11 +27,12 @@ static int open_device(Worker *w, int n_threads) {
 
 static int open_context(Worker *w, const Call *call) {
     Context **c = &w->ranks->contexts[call->context];
+    const Weights *weights = call->numbers[1] ? w->drafts[call->numbers[1]].weights : w->weights;
     ContextOptions options;
     memcpy(&options, w->ranks->body.data, sizeof options);
     int status = open_device(w, (int)call->numbers[0]);
     if (!status) status = rank_rows_open(&w->rows[call->context], options.max_rows, &w->why);
-    if (!status) status = w->backend->context_open(c, w->device, w->weights, &options, &w->why);
+    if (!status) status = w->backend->context_open(c, w->device, weights, &options, &w->why);
     return status;
 }
 
@@ -36,9 +43,10 @@ static void close_context(Worker *w, int number) {
 }
 
 static void repeat_forward(Worker *w, const Call *call) {
-    int32_t n_rows = (int32_t)call->numbers[0], n_embd = w->weights->model->hparams.n_embd;
+    Context *c = w->ranks->contexts[call->context];
+    int32_t n_rows = (int32_t)call->numbers[0], n_embd = c->weights->model->hparams.n_embd;
     const RowPlace *rows = rank_rows_take(&w->rows[call->context], w->ranks, n_rows, n_embd);
-    if (rows) w->backend->forward(w->ranks->contexts[call->context], rows, n_rows);
+    if (rows) w->backend->forward(c, rows, n_rows);
     else comm_abort(w->ranks->comm, "out of memory: the rows of a forward do not fit");
 }
 
@@ -107,6 +115,8 @@ static void repeat(Worker *w, const Call *call) {
     Context *c = call->context >= 0 ? r->contexts[call->context] : NULL;
     copy_slots(w, call);
     switch (call->kind) {
+    case CALL_OPEN_MODEL: open_draft(w, &w->drafts[numbers[0]]); break;
+    case CALL_CLOSE_MODEL: draft_part_close(&w->drafts[numbers[0]]); break;
     case CALL_OPEN_CONTEXT:
         if (ranks_agree(r, open_context(w, call), &w->why)) close_context(w, call->context);
         break;
@@ -127,6 +137,7 @@ void ranks_work(Ranks *r) {
     Worker w = {.ranks = r, .weights = r->weights, .backend = &backend_cpu};
     for (Call call = ranks_receive(r); call.kind != CALL_END; call = ranks_receive(r)) repeat(&w, &call);
     for (int i = 0; i < RANKS_MAX_CONTEXTS; i++) close_context(&w, i);
+    for (int i = 0; i < RANKS_MAX_MODELS; i++) draft_part_close(&w.drafts[i]);
     buffer_close(w.x);
     buffer_close(w.y);
     device_close(w.device);

@@ -218,7 +218,7 @@ static int open_mtp(Drafter **out, const void *options, const DrafterEnv *env, f
     if (!status) status = learned_open_target(&d->learned, "mtp", env, err);
     if (!status && o->file) status = gguf_open(&m->companion, o->file, err);
     if (!status && m->companion) status = drafter_file_check_companion(m->companion, d->learned.target, err);
-    if (m->companion) d->learned.weights_mark = drafter_weights_mark(m->companion);
+    if (m->companion) d->learned.weights_mark = gguf_weights_mark(m->companion);
     if (!status) status = read_weights(m, o->depth, err);
     if (!status) status = open_layers(m, err);
     if (!status && m->companion && gguf_find_key(m->companion, DRAFTER_KEY("target.fingerprint")) < 0)

@@ -15,7 +15,7 @@ int learned_open(LearnedDrafter *d, const char *path, const char *method, const 
     int status = learned_open_target(d, method, env, err);
     if (!status) status = drafter_file_open(&d->file, path, method, d->target, err);
     if (!status) status = head_tokens_read(d, &d->file, err);
-    if (!status) d->weights_mark = drafter_weights_mark(d->file.gguf);
+    if (!status) d->weights_mark = gguf_weights_mark(d->file.gguf);
     return status;
 }
 

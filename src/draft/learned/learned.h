@@ -98,7 +98,7 @@ struct LearnedDrafter {
     Device *device;
     DrafterFile file;
     LearnedHead head;
-    uint64_t weights_mark; /* of the drafter's file (drafter_weights_mark); 0: it has none */
+    uint64_t weights_mark; /* of the drafter's file (gguf_weights_mark); 0: it has none */
     char notice[512];      /* for learned_notice */
     int32_t n_embd, n_vocab, max_sequences, n_ctx;
     DrafterEnv env;      /* the environment that it was opened in */

@@ -183,7 +183,7 @@ int draft_model_open(Drafter **out, const char *path, const char *method, const 
     DraftModel *d = mem_calloc(1, sizeof *d);
     if (!d) return error_memory(err, method, sizeof *d);
     d->shape = *shape;
-    int status = small_model_open(&d->small_model, path, n_nodes, env, err);
+    int status = small_model_open(&d->small_model, path, n_nodes, shape->n_levels, env, err);
     if (!status) status = open_trees(d, n_nodes, max_children, env->device, err);
     if (status) {
         draft_model_close(&d->small_model.base);

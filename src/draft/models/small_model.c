@@ -58,13 +58,13 @@ static int open_files(SmallModel *r, const char *path, const DrafterEnv *env, fr
     if (!status) status = model_open(&r->model, r->gguf, err);
     if (status) return status;
     r->is_recurrent = model_n_states(r->model) > 0;
-    r->weights_mark = drafter_weights_mark(r->gguf);
+    r->weights_mark = gguf_weights_mark(r->gguf);
     r->n_own_ctx = env->n_ctx;
     bool is_same = match == FR_OK && r->model->hparams.n_vocab == env->n_vocab;
     return is_same ? FR_OK : open_other_vocab(r, env, err);
 }
 
-static int open_memory(SmallModel *r, const DrafterEnv *env, fr_error *err) {
+static int open_memory(SmallModel *r, int32_t n_rows, const DrafterEnv *env, fr_error *err) {
     int64_t rows = (int64_t)(SMALL_MODEL_MAX_NEW + r->n_nodes) * env->max_sequences;
     if (rows > EXECUTOR_MAX_ROWS) rows = EXECUTOR_MAX_ROWS;
     r->max_rows = rows > PREFILL_CHUNK ? (int32_t)rows : PREFILL_CHUNK;
@@ -85,10 +85,7 @@ static int open_memory(SmallModel *r, const DrafterEnv *env, fr_error *err) {
                                .n_pages = cached_kv_n_pages(&own, r->n_own_ctx + r->n_nodes, PAGE_SIZE),
                                .max_rows = r->max_rows,
                                .max_logits = env->max_sequences * r->n_nodes};
-    WeightsOptions weights = env->weights->options;
-    weights.progress = NULL;
-    weights.ranks = NULL; /* rank 0 has the whole draft model */
-    int status = env->device->backend->weights_open(&r->weights, r->model, &weights, err);
+    int status = weights_open_draft(&r->weights, env->device, env->weights, r->model, n_rows, err);
     if (!status) status = executor_open(&r->executor, env->device, r->weights, &options, err);
     if (!status) status = cached_kv_open(&r->cached, r->executor, env, err);
     for (int32_t i = 0; i < env->n_cached && !status; i++) {
@@ -106,7 +103,9 @@ static void set_options(DraftSequence *s, const SamplingOptions *sampling, uint6
     if (s->greedy) s->dist.temperature = 1, s->dist.top_k = 0, s->dist.top_p = 1, s->dist.min_p = 0;
 }
 
-int small_model_open(SmallModel *r, const char *path, int32_t n_nodes, const DrafterEnv *env, fr_error *err) {
+int small_model_open(SmallModel *r, const char *path, int32_t n_nodes, int32_t n_levels, const DrafterEnv *env,
+                     fr_error *err) {
+    int32_t n_rows = (n_nodes + n_levels - 1) / n_levels;
     r->n_nodes = n_nodes;
     r->n_vocab = env->n_vocab;
     r->max_sequences = env->max_sequences;
@@ -114,7 +113,7 @@ int small_model_open(SmallModel *r, const char *path, int32_t n_nodes, const Dra
     r->n_ctx = env->n_ctx;
     r->mark_every = env->page_size > 0 ? env->page_size : PAGE_SIZE;
     int status = open_files(r, path, env, err);
-    if (!status) status = open_memory(r, env, err);
+    if (!status) status = open_memory(r, n_rows, env, err);
     for (int32_t i = 0; !status && i < r->max_sequences; i++) set_options(&r->sequences[i], &SAMPLING_DEFAULT, 0);
     return status;
 }

@@ -43,7 +43,7 @@ typedef struct SmallModel {
     int32_t n_nodes;   /* nodes in the largest tree of one sequence */
     int32_t max_rows;  /* rows in a forward */
     int64_t n_forwards;
-    uint64_t weights_mark;    /* drafter_weights_mark */
+    uint64_t weights_mark;    /* gguf_weights_mark */
     DraftSequence *sequences; /* [max_sequences + n_cached]; the cached ones use kv only */
     CachedKv cached;
     int32_t n_cached;
@@ -52,9 +52,11 @@ typedef struct SmallModel {
     int32_t *row_ids; /* [max_rows] argument of executor_commit */
 } SmallModel;
 
-/* Opens the model at `path` for trees of at most n_nodes nodes. Refuses a model whose vocabulary shares nothing with
- * the target's. small_model_close frees all but the SmallModel itself, also after an error. */
-int small_model_open(SmallModel *r, const char *path, int32_t n_nodes, const DrafterEnv *env, fr_error *err);
+/* Opens the model at `path` for trees of at most n_nodes nodes below n_levels levels of one forward each. Refuses a
+ * model whose vocabulary shares nothing with the target's. small_model_close frees all but the SmallModel itself, also
+ * after an error. */
+int small_model_open(SmallModel *r, const char *path, int32_t n_nodes, int32_t n_levels, const DrafterEnv *env,
+                     fr_error *err);
 void small_model_close(SmallModel *r);
 
 /* These are functions of a DrafterClass; the drafter is the base of a SmallModel. */

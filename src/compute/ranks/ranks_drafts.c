@@ -1,0 +1,163 @@
+/* ranks_drafts.c - a draft model beside a target that is divided among ranks: it is whole on rank 0, or divided as the
+ * target is, whichever is faster.
+ *
+ * The problem. While rank 0 runs a draft model, the other ranks wait. Divided, the draft model is read by all of them,
+ * but each of its layers has four exchanges. A large one gains by that, and a small one loses: 22 layers have 90
+ * exchanges, which take 0.4 ms between processes of one machine and 5 ms over Ethernet.
+ *
+ * The idea. A forward of as many rows as a level of the tree has is timed in rank 0, and then divided, with the
+ * exchanges and with the rows of logits that rank 0 receives. If the exchanges and a rank's share of the time of the
+ * whole take longer than the whole, the second measurement is left out, and so is the reading of the file by the
+ * others. Rank 0 decides, and the others hear of a draft model only by the calls of the backend.
+ *
+ * A rank reads its part from its own copy of the file, which must be at the same path. If one has no such file, or
+ * another one, the draft model is whole on rank 0, which needs nothing from the others.
+ *
+ * Memory. Rank 0 gives the whole up before it reads its part, so it never has both.
+ *
+ * Invariants. Both places give the same bits, so time decides nothing but time. Proof: tests/compute/test_ranks.c and
+ * tests/lossless/test_ranks_text.c. */
+#include "compute/cost.h"
+#include "compute/ranks/ranks.h"
+
+#include <string.h>
+
+enum { N_CTX = 64, PAGE_SIZE = 16, MIN_ROUNDS = 5 };
+#define BUDGET_S 0.004
+/* Ranks that have waited for long sleep, and the first exchange of a forward wakes them. The forwards of a measurement
+ * follow each other too closely for that. */
+#define WAKE_S 100e-6
+
+/* Opens weights with the options of the target: the part of this rank (ranks: those of the target), or all (NULL). */
+static int open_here(Weights **out, const Weights *target, const Model *m, Ranks *ranks, fr_error *err) {
+    WeightsOptions options = target->options;
+    options.progress = NULL, options.packed_file = NULL, options.ranks = ranks;
+    return backend_cpu.weights_open(out, m, &options, err);
+}
+
+static int open_whole(Weights **out, const Weights *target, const Model *m, fr_error *err) {
+    int status = open_here(out, target, m, NULL, err);
+    if (!status) (*out)->backend = ranks_backend();
+    return status;
+}
+
+/* ---- divided ---------------------------------------------------------------------------------------------- */
+
+int ranks_n_drafts(const Ranks *r) {
+    int n = 0;
+    for (int i = 0; i < RANKS_MAX_MODELS; i++) n += r->drafts[i] != NULL;
+    return n;
+}
+
+static int open_divided(Weights **out, const Weights *target, const Model *m, fr_error *err) {
+    Ranks *r = target->options.ranks;
+    const uint64_t mark = gguf_weights_mark(m->gguf);
+    const char *path = gguf_path(m->gguf);
+    int number = 1;
+    *out = NULL;
+    while (number < RANKS_MAX_MODELS && r->drafts[number]) number++;
+    if (number == RANKS_MAX_MODELS)
+        return error_set(err, FR_ERR_MEMORY, "ranks can divide %d draft models", RANKS_MAX_MODELS - 1);
+    ranks_put(r, &mark, sizeof mark);
+    ranks_put(r, path, strlen(path) + 1);
+    ranks_send(r, (Call){.kind = CALL_OPEN_MODEL, .context = -1, .numbers = {number}});
+    int opened = open_here(out, target, m, r, err), status = ranks_agree(r, opened, err);
+    if (status) {
+        if (!opened) backend_cpu.weights_close(*out);
+        *out = NULL;
+        return status;
+    }
+    r->drafts[number] = *out;
+    (*out)->backend = ranks_backend();
+    (*out)->number = number;
+    (*out)->exchange_s = target->exchange_s;
+    (*out)->exchange_bytes_per_s = target->exchange_bytes_per_s;
+    return FR_OK;
+}
+
+void ranks_draft_close(const Weights *w) {
+    Ranks *r = w->options.ranks;
+    ranks_send(r, (Call){.kind = CALL_CLOSE_MODEL, .context = -1, .numbers = {w->number}});
+    r->drafts[w->number] = NULL;
+}
+
+/* ---- on the other ranks ----------------------------------------------------------------------------------- */
+
+int draft_part_open(DraftPart *p, Ranks *r, fr_error *err) {
+    uint64_t mark;
+    memcpy(&mark, r->body.data, sizeof mark);
+    int status = gguf_open(&p->gguf, r->body.data + sizeof mark, err);
+    if (!status && gguf_weights_mark(p->gguf) != mark) status = rank_refuse("draft model", err);
+    if (!status) status = model_open(&p->model, p->gguf, err);
+    return status ? status : open_here(&p->weights, r->weights, p->model, r, err);
+}
+
+void draft_part_close(DraftPart *p) {
+    weights_close(p->weights);
+    model_close(p->model);
+    gguf_close(p->gguf);
+    *p = (DraftPart){.gguf = NULL};
+}
+
+/* ---- the choice ------------------------------------------------------------------------------------------- */
+
+/* Measures a forward of n_rows rows, after which the drafter reads all of their logits. */
+static int time_forward(const Weights *w, Device *d, int32_t n_rows, double *seconds, fr_error *err) {
+    const ExecutorOptions options = {.kv_type = KV_F16,
+                                     .page_size = PAGE_SIZE,
+                                     .n_ctx = N_CTX + n_rows,
+                                     .max_sequences = 1,
+                                     .max_rows = n_rows};
+    Executor *e;
+    int status = executor_open(&e, d, w, &options, err);
+    if (status) return status;
+    status = cost_measure(e, 0, &n_rows, 1, MIN_ROUNDS, BUDGET_S, 0.5, seconds, err);
+    executor_close(e);
+    if (w->n_ranks) *seconds += WAKE_S + n_rows * cost_logits_s(w);
+    return status;
+}
+
+/* Returns the least time of a divided forward: that of its exchanges, and a rank's share of the time of the whole. */
+static double least_s(const Weights *target, const Model *m, double whole_s) {
+    int n_exchanges = 2;
+    for (int32_t i = 0; i < m->hparams.n_layer; i++) n_exchanges += m->layers[i].ffn == FFN_NONE ? 2 : 4;
+    return WAKE_S + n_exchanges * target->exchange_s + whole_s / target->n_ranks;
+}
+
+/* Returns whether the weights that are open, which are whole, are to stay so without another measurement. */
+static int try_whole(bool *stays, const Weights *whole, Device *d, const Weights *target, int32_t n_rows,
+                     fr_error *err) {
+    Ranks *r = target->options.ranks;
+    *stays = r->draft_place == DRAFTS_WHOLE;
+    if (r->draft_place != DRAFTS_WHERE_FASTER) return FR_OK;
+    int status = time_forward(whole, d, n_rows, &r->draft_whole_s, err);
+    r->draft_divided_s = least_s(target, whole->model, r->draft_whole_s);
+    *stays = r->draft_divided_s >= r->draft_whole_s;
+    return status;
+}
+
+/* Returns whether the divided weights, which are closed otherwise, are to be used. */
+static bool try_divided(Weights **out, Device *d, const Weights *target, const Model *m, int32_t n_rows) {
+    Ranks *r = target->options.ranks;
+    if (open_divided(out, target, m, NULL)) return false;
+    bool is_measured = time_forward(*out, d, n_rows, &r->draft_divided_s, NULL) == FR_OK;
+    if (is_measured && (r->draft_place == DRAFTS_DIVIDED || r->draft_divided_s < r->draft_whole_s)) return true;
+    weights_close(*out);
+    *out = NULL;
+    return false;
+}
+
+int ranks_draft_weights(Weights **out, Device *d, const Weights *target, const Model *m, int32_t n_rows,
+                        fr_error *err) {
+    bool stays;
+    int status = open_whole(out, target, m, err);
+    if (status) return status;
+    if ((status = try_whole(&stays, *out, d, target, n_rows, err)) || stays) {
+        if (status) weights_close(*out);
+        return status;
+    }
+    weights_close(*out);
+    if (try_divided(out, d, target, m, n_rows)) return FR_OK;
+    status = comm_check(target->options.ranks->comm, err);
+    return status ? status : open_whole(out, target, m, err);
+}
