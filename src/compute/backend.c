@@ -94,6 +94,7 @@ int weights_open_draft(Weights **out, Device *d, const Weights *target, const Mo
     WeightsOptions options = target->options;
     options.progress = NULL, options.packed_file = NULL;
     if (d->backend->draft_weights) return d->backend->draft_weights(out, d, target, model, n_rows, err);
+    if (model_is_of_layers(model, target->model)) return d->backend->submodel(out, target, model, false, err);
     return d->backend->weights_open(out, model, &options, err);
 }
 

@@ -236,11 +236,11 @@ struct Backend {
     bool computes_exactly; /* inputs are not rounded, whatever WeightsOptions.activations asks for */
 
     /* Weights. submodel opens the layers of a drafter (model_of_layers) in the precision of the target, whose embedding
-     * they share, and whose LM head, unless Model.output is another one; the Model must outlive them. weights_save
-     * writes a file for WeightsOptions.packed_file; NULL: the backend has no such form. kernel_names lists the kernel
+     * they share, and whose LM head, unless Model.output is another one; the Model must outlive them. They are whole,
+     * or, with is_divided, divided among the processes of the target. weights_save writes a file for WeightsOptions.packed_file; NULL: the backend has no such form. kernel_names lists the kernel
      * tables that this machine can run, ending with NULL. */
     int (*weights_open)(Weights **out, const Model *model, const WeightsOptions *options, fr_error *err);
-    int (*submodel)(Weights **out, const Weights *target, const Model *layers, fr_error *err);
+    int (*submodel)(Weights **out, const Weights *target, const Model *layers, bool is_divided, fr_error *err);
     /* See weights_open_draft. NULL: weights_open, with the options of the target. */
     int (*draft_weights)(Weights **out, Device *d, const Weights *target, const Model *model, int32_t n_rows,
                          fr_error *err);
@@ -355,9 +355,9 @@ int device_fail(Device *d, int code, const char *reason);
 /* FR_OK, or the error of a device that has failed. */
 int device_check(const Device *d, fr_error *err);
 
-/* Opens a draft model beside the target, with its options. If the target is divided among processes, the draft model is
- * whole in this one, or divided, too, whichever makes a forward of n_rows rows on the device faster. Both have the same
- * bits. */
+/* Opens a draft model beside the target, or the layers of a drafter (model_of_layers), with the options of the target.
+ * If that is divided among processes, they are whole in this one, or divided, too, whichever makes a forward of n_rows
+ * rows on the device faster. Both have the same bits. */
 int weights_open_draft(Weights **out, Device *d, const Weights *target, const Model *model, int32_t n_rows,
                        fr_error *err);
 

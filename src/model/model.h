@@ -382,6 +382,10 @@ int model_refuse_not_finite(const Model *m, const GgufTensor *t, fr_error *err);
  * have the heads and the rope of the target, a feed-forward part of their own width, and no final norm. Everything is
  * borrowed, and nothing is to be closed. */
 Model model_of_layers(const Model *target, const LayerSpec *layers, int32_t n_layer, int32_t n_ff);
+/* Returns whether a model is such layers, or the layer of a Nextn. */
+static inline bool model_is_of_layers(const Model *m, const Model *target) {
+    return m->token_embd == target->token_embd;
+}
 
 /* A layer for multi-token prediction; some model files have one or several after the others. From a hidden state of the
  * model and the token that was chosen there it predicts the token after that one.

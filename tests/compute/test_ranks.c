@@ -209,6 +209,89 @@ static void a_divided_draft_model_has_the_same_bits(void **state) {
     gguf_close(gguf);
 }
 
+/* The results of the layers of a drafter. */
+typedef struct LayerResults {
+    float logits[N_TREE][N_VOCAB], hidden[N_TREE][256];
+} LayerResults;
+
+/* Stores the keys of some rows, and runs a block of two rows, then a row, and two rows after it. */
+static void run_layers(const Weights *w, const float *inputs, LayerResults *out) {
+    enum { N_STORED = 4 };
+    const int32_t n_embd = w->model->hparams.n_embd;
+    const int64_t width = model_input_width(w->model);
+    RigOptions o = rig_options(N_CTX, N_STORED + N_TREE);
+    Executor *e = rig_executor(w, &o);
+    int32_t s = rig_sequence(e), all[N_STORED] = {0, 1, 2, 3};
+    Row rows[N_STORED + N_TREE];
+    fr_error err;
+    memset(out, 0, sizeof *out);
+    assert_true(n_embd <= 256);
+    if (w->model->takes_turns) executor_choose_layer(e, 1);
+    for (int i = 0; i < N_STORED + N_TREE; i++) rows[i] = (Row){.token = 1, .sequence = s, .input = inputs + i * width};
+    for (int i = 0; i < N_STORED; i++) rows[i].parent = i - 1;
+    for (int i = 0; i < N_TREE; i++) {
+        Row *r = &rows[N_STORED + i];
+        r->want_logits = true, r->parent = i < 3 ? i - 1 : 2, r->in_block = i < 2;
+    }
+    if (executor_reserve(e, s, N_STORED, &err) || executor_store(e, rows, N_STORED, &err)) fail_msg("%s", err.message);
+    executor_commit(e, s, all, N_STORED);
+    if (executor_reserve(e, s, N_TREE, &err)) fail_msg("%s", err.message);
+    if (executor_forward(e, rows + N_STORED, N_TREE, &err)) fail_msg("%s", err.message);
+    for (int i = 0; i < N_TREE; i++) {
+        memcpy(out->logits[i], executor_logits(e, i), sizeof *out->logits);
+        memcpy(out->hidden[i], executor_hidden(e, i), (size_t)n_embd * sizeof(float));
+    }
+    rig_executor_close(e);
+}
+
+/* The layers of the target itself in the role of those of a drafter. turns: they take turns. */
+static void check_layers(Group *g, bool turns, const float *inputs, const char *arch) {
+    static LayerResults whole, divided;
+    const Weights *target = g->ranks[0].weights;
+    const Model *t = target->model;
+    Model layers = model_of_layers(t, t->layers, t->hparams.n_layer, t->hparams.n_ff);
+    Device *d = rig_device(target, 1);
+    layers.takes_turns = turns, layers.output_norm = t->output_norm;
+    for (int i = 0; i < 2; i++) {
+        Weights *w;
+        fr_error err;
+        g->ranks[0].ranks->draft_place = i ? DRAFTS_DIVIDED : DRAFTS_WHOLE;
+        if (weights_open_draft(&w, d, target, &layers, 2, &err)) fail_msg("%s: %s", arch, err.message);
+        assert_int_equal(w->n_ranks, i ? g->n : 0);
+        run_layers(w, inputs, i ? &divided : &whole);
+        weights_close(w);
+    }
+    if (memcmp(&whole, &divided, sizeof whole) != 0) fail_msg("%s: %d ranks give other results", arch, g->n);
+    device_close(d);
+}
+
+/* Rows of blocks, rows that only store keys, and layers that take turns, for all models whose layers can be sent. */
+static void divided_layers_of_a_drafter_have_the_same_bits(void **state) {
+    (void)state;
+    static float inputs[3 * 256 * 16];
+    int n_models = 0;
+    for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) inputs[i] = (float)(i * 37 % 101) / 50 - 1;
+    for (int m = 0; m < n_small_models; m++) {
+        char path[] = "build/test_draft.XXXXXX";
+        rig_write_random(&small_models[m], path);
+        Gguf *gguf = rig_gguf(path);
+        Group g;
+        if (group_open(&g, gguf, 2 + m % 3, -1)) fail_msg("%s", g.ranks[0].err.message);
+        const Model *t = g.ranks[0].weights->model;
+        Model layers = model_of_layers(t, t->layers, t->hparams.n_layer, t->hparams.n_ff);
+        if (t->hparams.n_layer > 1 && ranks_can_send(&layers, t)) {
+            check_layers(&g, false, inputs, small_models[m].arch);
+            if (m == 0) check_layers(&g, true, inputs, small_models[m].arch);
+            n_models++;
+        }
+        group_close(&g);
+        gguf_close(gguf);
+        unlink(path);
+    }
+    print_message("the layers of %d models of %d\n", n_models, n_small_models);
+    assert_true(n_models > 5);
+}
+
 /* Where exchanges cost more than the whole takes, the other ranks do not hear of the draft model. Otherwise the faster
  * place is used. */
 static void a_draft_model_is_divided_where_that_is_faster(void **state) {
@@ -740,6 +823,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_change_no_bit),
         cmocka_unit_test(a_divided_draft_model_has_the_same_bits),
+        cmocka_unit_test(divided_layers_of_a_drafter_have_the_same_bits),
         cmocka_unit_test(a_draft_model_is_divided_where_that_is_faster),
         cmocka_unit_test(a_draft_model_that_not_all_ranks_have_is_whole),
         cmocka_unit_test(kernel_tables_change_no_bit),

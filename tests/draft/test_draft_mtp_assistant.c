@@ -301,7 +301,7 @@ static void impossible_rows_are_refused(void **state) {
     Weights *w;
     m.kv_model = assistant_targets[0].weights->model;
     m.output_norm = m.kv_model->output_norm;
-    if (assistant_targets[0].weights->backend->submodel(&w, assistant_targets[0].weights, &m, &err))
+    if (assistant_targets[0].weights->backend->submodel(&w, assistant_targets[0].weights, &m, false, &err))
         fail_msg("%s", err.message);
     const ExecutorOptions o = {.max_rows = 2, .reads = e};
     if (executor_open(&reader, executor_context(e)->device, w, &o, &err)) fail_msg("%s", err.message);

@@ -26,8 +26,8 @@ static int open_device(Device **out, const DeviceOptions *options, fr_error *err
     return status;
 }
 
-static int open_submodel(Weights **out, const Weights *target, const Model *layers, fr_error *err) {
-    int status = backend_cpu.submodel(out, target, layers, err);
+static int open_submodel(Weights **out, const Weights *target, const Model *layers, bool is_divided, fr_error *err) {
+    int status = backend_cpu.submodel(out, target, layers, is_divided, err);
     if (!status) (*out)->backend = &far;
     return status;
 }

@@ -264,7 +264,7 @@ void cpu_exchange_embeddings(const CpuWeights *w, const int32_t *tokens, int32_t
 /* ---- entries of the table, by file ------------------------------------------------------------------ */
 
 int cpu_weights_open(Weights **out, const Model *model, const WeightsOptions *options, fr_error *err);
-int cpu_submodel(Weights **out, const Weights *target, const Model *layers, fr_error *err);
+int cpu_submodel(Weights **out, const Weights *target, const Model *layers, bool is_divided, fr_error *err);
 void cpu_weights_close(Weights *w);
 int cpu_weights_save(const Weights *w, const char *path, fr_error *err);
 

@@ -395,12 +395,12 @@ static int pack_and_copy(Loader *l, const CpuWeights *target) {
 
 /* Opens weights. If there is a target, they are layers that share its LM head unless they have one of their own. */
 static int open_weights(Weights **out, const Model *model, const WeightsOptions *options, const CpuWeights *target,
-                        fr_error *err) {
+                        bool is_divided, fr_error *err) {
     *out = NULL;
     CpuWeights *w = mem_calloc(1, sizeof *w);
     if (!w) return error_memory(err, "the weights", sizeof *w);
     w->base = (Weights){.backend = &backend_cpu, .model = model, .options = *options};
-    w->base.n_ranks = options->ranks && !target ? comm_size(options->ranks->comm) : 0;
+    w->base.n_ranks = is_divided ? comm_size(options->ranks->comm) : 0;
     size_t n_layer = (size_t)model->hparams.n_layer;
     size_t n_matrices = count_matrices(model) + 1; /* the LM head is one more */
     Loader l = {.w = w, .err = err, .packings = mem_calloc(n_matrices + n_layer, sizeof *l.packings)};
@@ -425,14 +425,14 @@ static int open_weights(Weights **out, const Model *model, const WeightsOptions 
 }
 
 int cpu_weights_open(Weights **out, const Model *model, const WeightsOptions *options, fr_error *err) {
-    return open_weights(out, model, options, NULL, err);
+    return open_weights(out, model, options, NULL, options->ranks != NULL, err);
 }
 
-int cpu_submodel(Weights **out, const Weights *target, const Model *layers, fr_error *err) {
+int cpu_submodel(Weights **out, const Weights *target, const Model *layers, bool is_divided, fr_error *err) {
     WeightsOptions options = target->options;
     options.progress = NULL;
     options.packed_file = NULL;
-    return open_weights(out, layers, &options, (const CpuWeights *)target, err);
+    return open_weights(out, layers, &options, (const CpuWeights *)target, is_divided, err);
 }
 
 void cpu_weights_close(Weights *weights) {

@@ -7,8 +7,9 @@
  *
  *   ranks_backend.c  the table, for rank 0
  *   ranks_work.c     the loop of the other ranks
- *   ranks_drafts.c   draft models, which are divided, too, where that is faster
- *   ranks_layers.c   the layers of a drafter, which are whole, between the divided embedding and LM head
+ *   ranks_drafts.c   draft models and the layers of drafters, which are divided, too, where that is faster
+ *   ranks_copies.c   sends the description of such layers
+ *   ranks_layers.c   where they are not: whole layers between the divided embedding and LM head
  *   ranks_rows.c     rows of a forward as bytes
  *   ranks_start.c    starts and ends the processes
  *   ranks_compare.c  compares what they have loaded and how they compute
@@ -68,7 +69,7 @@ typedef struct Ranks {
     const Weights *drafts[RANKS_MAX_MODELS];
     DraftPlace draft_place;
     double draft_whole_s, draft_divided_s; /* a forward of the draft model that was opened last, as far as measured */
-    Buf body, copies;             /* the arguments of a call, and the SlotCopy that it is to send */
+    Buf body, copies;                      /* the arguments of a call, and the SlotCopy that it is to send */
 } Ranks;
 
 const Backend *ranks_backend(void);
@@ -116,17 +117,25 @@ int ranks_draft_weights(Weights **out, Device *d, const Weights *target, const M
 void ranks_draft_close(const Weights *w);
 int ranks_n_drafts(const Ranks *r); /* how many draft models are divided */
 
-/* The part of a draft model on another rank. */
+/* The part of a draft model, or of the layers of a drafter, on another rank. */
 typedef struct DraftPart {
     Gguf *gguf;
     Model *model;
+    char *layers; /* the memory of ranks_take_layers */
     Weights *weights;
 } DraftPart;
 /* Opens what the arguments of the call name, in the way of the target. */
-int draft_part_open(DraftPart *p, Ranks *r, fr_error *err);
+int draft_part_open(DraftPart *p, Ranks *r, const Call *call, fr_error *err);
 void draft_part_close(DraftPart *p); /* also after a failure */
 
-/* ---- the layers of a drafter (ranks_layers.c) ---- */
+/* ---- the layers of a drafter as bytes (ranks_copies.c) ---- */
+
+bool ranks_can_send(const Model *layers, const Model *target);
+void ranks_put_layers(Ranks *r, const Model *layers, const Model *target);
+/* Makes the Model of the bytes, of which it consists from then on. They begin at a multiple of 8. */
+Model *ranks_take_layers(char *bytes, const Gguf *g, const Model *target);
+
+/* ---- the layers of a drafter that are whole (ranks_layers.c) ---- */
 
 int ranks_layers_open(Context **out, Device *d, const Weights *w, const ContextOptions *options, fr_error *err);
 void ranks_layers_close(Context *c);
@@ -136,7 +145,8 @@ int ranks_layers_reserve_logits(Context *c, int32_t n, fr_error *err);
 
 /* ---- rows of a forward (ranks_rows.c) ---- */
 
-void ranks_put_rows(Ranks *r, const RowPlace *rows, int32_t n_rows, int32_t n_embd);
+/* n_inputs: the numbers of a row that has an input. */
+void ranks_put_rows(Ranks *r, const RowPlace *rows, int32_t n_rows, int64_t n_inputs);
 
 /* The rows since executor_forward on another rank. */
 typedef struct RankRows {
@@ -147,6 +157,6 @@ typedef struct RankRows {
 int rank_rows_open(RankRows *rows, int32_t max_rows, fr_error *err);
 void rank_rows_close(RankRows *rows);
 /* Returns the rows of a call, or NULL if memory runs out. Their inputs stay among the arguments of the call. */
-const RowPlace *rank_rows_take(RankRows *rows, const Ranks *r, int32_t n_rows, int32_t n_embd);
+const RowPlace *rank_rows_take(RankRows *rows, const Ranks *r, int32_t n_rows, int64_t n_inputs);
 
 #endif

@@ -80,8 +80,8 @@ static int weights_open(Weights **out, const Model *model, const WeightsOptions 
     return status;
 }
 
-static int submodel(Weights **out, const Weights *target, const Model *layers, fr_error *err) {
-    int status = backend_cpu.submodel(out, target, layers, err);
+static int submodel(Weights **out, const Weights *target, const Model *layers, bool is_divided, fr_error *err) {
+    int status = backend_cpu.submodel(out, target, layers, is_divided, err);
     if (!status) (*out)->backend = ranks_backend();
     return status;
 }
@@ -155,8 +155,8 @@ static void forward(Context *c, const RowPlace *rows, int32_t n_rows) {
         return;
     }
     if (r) {
-        ranks_put_rows(r, rows, n_rows, c->weights->model->hparams.n_embd);
-        send_of_context(c, (Call){.kind = CALL_FORWARD, .numbers = {n_rows}});
+        ranks_put_rows(r, rows, n_rows, model_input_width(c->weights->model));
+        send_of_context(c, (Call){.kind = CALL_FORWARD, .numbers = {n_rows, 2 * c->layer + c->only_stores}});
     }
     backend_cpu.forward(c, rows, n_rows);
     if (r) check_group(r, c->device);

@@ -17,12 +17,14 @@
  *
  * Invariants. Both places give the same bits, so time decides nothing but time. Proof: tests/compute/test_ranks.c and
  * tests/lossless/test_ranks_text.c. */
-#include "compute/cost.h"
+#include "base/system.h"
+#include "compute/executor.h"
 #include "compute/ranks/ranks.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-enum { N_CTX = 64, PAGE_SIZE = 16, MIN_ROUNDS = 5 };
+enum { N_CTX = 64, PAGE_SIZE = 16, MIN_ROUNDS = 5, MAX_ROUNDS = 200 };
 #define BUDGET_S 0.004
 /* Ranks that have waited for long sleep, and the first exchange of a forward wakes them. The forwards of a measurement
  * follow each other too closely for that. */
@@ -31,6 +33,7 @@ enum { N_CTX = 64, PAGE_SIZE = 16, MIN_ROUNDS = 5 };
 /* Opens weights with the options of the target: the part of this rank (ranks: those of the target), or all (NULL). */
 static int open_here(Weights **out, const Weights *target, const Model *m, Ranks *ranks, fr_error *err) {
     WeightsOptions options = target->options;
+    if (model_is_of_layers(m, target->model)) return backend_cpu.submodel(out, target, m, ranks != NULL, err);
     options.progress = NULL, options.packed_file = NULL, options.ranks = ranks;
     return backend_cpu.weights_open(out, m, &options, err);
 }
@@ -60,6 +63,7 @@ static int open_divided(Weights **out, const Weights *target, const Model *m, fr
         return error_set(err, FR_ERR_MEMORY, "ranks can divide %d draft models", RANKS_MAX_MODELS - 1);
     ranks_put(r, &mark, sizeof mark);
     ranks_put(r, path, strlen(path) + 1);
+    if (model_is_of_layers(m, target->model)) ranks_put_layers(r, m, target->model);
     ranks_send(r, (Call){.kind = CALL_OPEN_MODEL, .context = -1, .numbers = {number}});
     int opened = open_here(out, target, m, r, err), status = ranks_agree(r, opened, err);
     if (status) {
@@ -83,26 +87,84 @@ void ranks_draft_close(const Weights *w) {
 
 /* ---- on the other ranks ----------------------------------------------------------------------------------- */
 
-int draft_part_open(DraftPart *p, Ranks *r, fr_error *err) {
+/* Makes the model of the description, n bytes. */
+static int take_layers(DraftPart *p, const char *description, size_t n, const Model *target, fr_error *err) {
+    p->layers = mem_alloc(n);
+    if (!p->layers) return error_memory(err, "the layers of a drafter", n);
+    memcpy(p->layers, description, n);
+    p->model = ranks_take_layers(p->layers, p->gguf, target);
+    return FR_OK;
+}
+
+int draft_part_open(DraftPart *p, Ranks *r, const Call *call, fr_error *err) {
     uint64_t mark;
+    const char *path = r->body.data + sizeof mark, *description = path + strlen(path) + 1;
     memcpy(&mark, r->body.data, sizeof mark);
-    int status = gguf_open(&p->gguf, r->body.data + sizeof mark, err);
-    if (!status && gguf_weights_mark(p->gguf) != mark) status = rank_refuse("draft model", err);
-    if (!status) status = model_open(&p->model, p->gguf, err);
+    int status = gguf_open(&p->gguf, path, err);
+    if (!status && gguf_weights_mark(p->gguf) != mark) status = rank_refuse("draft", err);
+    if (status) return status;
+    if (description == r->body.data + call->bytes) status = model_open(&p->model, p->gguf, err);
+    else
+        status = take_layers(p, description, (size_t)(r->body.data + call->bytes - description), r->weights->model,
+                             err);
     return status ? status : open_here(&p->weights, r->weights, p->model, r, err);
 }
 
 void draft_part_close(DraftPart *p) {
     weights_close(p->weights);
-    model_close(p->model);
+    if (!p->layers) model_close(p->model);
+    mem_free(p->layers);
     gguf_close(p->gguf);
     *p = (DraftPart){.gguf = NULL};
 }
 
 /* ---- the choice ------------------------------------------------------------------------------------------- */
 
-/* Measures a forward of n_rows rows, after which the drafter reads all of their logits. */
-static int time_forward(const Weights *w, Device *d, int32_t n_rows, double *seconds, fr_error *err) {
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Returns the median time of forwards of the rows [n_rows] of a sequence. */
+static int time_rows(Executor *e, const Row *rows, int32_t n_rows, double *seconds, fr_error *err) {
+    double samples[MAX_ROUNDS];
+    int n = 0;
+    for (double end_s = clock_s() + BUDGET_S; n < MIN_ROUNDS || (n < MAX_ROUNDS && clock_s() < end_s); n++) {
+        int status = executor_reserve(e, rows[0].sequence, n_rows, err);
+        double start_s = clock_s();
+        if (!status) status = executor_forward(e, rows, n_rows, err);
+        if (status) return status;
+        samples[n] = clock_s() - start_s;
+        executor_commit(e, rows[0].sequence, NULL, 0);
+    }
+    qsort(samples, (size_t)n, sizeof *samples, compare_doubles);
+    *seconds = samples[n / 2];
+    return FR_OK;
+}
+
+/* Opens a sequence, and times a chain of rows in it, all of whose logits are read. Rows of the layers of a drafter
+ * bring their inputs along. */
+static int time_chain(Executor *e, const Model *m, bool has_inputs, int32_t n_rows, double *seconds, fr_error *err) {
+    Row *rows = mem_calloc((size_t)n_rows, sizeof *rows);
+    float *input = mem_calloc((size_t)model_input_width(m), sizeof *input);
+    int32_t sequence;
+    int status = rows && input ? FR_OK : error_memory(err, "a measurement", (size_t)n_rows * sizeof *rows);
+    if (!status) status = executor_sequence_open(e, &sequence, err);
+    for (int32_t i = 0; i < n_rows && !status; i++)
+        rows[i] = (Row){.token = (i * 37 + 11) % m->hparams.n_vocab,
+                        .sequence = sequence,
+                        .parent = i - 1,
+                        .input = has_inputs ? input : NULL,
+                        .want_logits = true};
+    if (!status) status = time_rows(e, rows, n_rows, seconds, err);
+    mem_free(rows);
+    mem_free(input);
+    return status;
+}
+
+/* Measures a forward of n_rows rows, after which the drafter reads their logits. */
+static int time_forward(const Weights *w, Device *d, const Weights *target, int32_t n_rows, double *seconds,
+                        fr_error *err) {
     const ExecutorOptions options = {.kv_type = KV_F16,
                                      .page_size = PAGE_SIZE,
                                      .n_ctx = N_CTX + n_rows,
@@ -111,26 +173,30 @@ static int time_forward(const Weights *w, Device *d, int32_t n_rows, double *sec
     Executor *e;
     int status = executor_open(&e, d, w, &options, err);
     if (status) return status;
-    status = cost_measure(e, 0, &n_rows, 1, MIN_ROUNDS, BUDGET_S, 0.5, seconds, err);
+    bool are_layers = model_is_of_layers(w->model, target->model);
+    status = time_chain(e, w->model, are_layers, n_rows, seconds, err);
     executor_close(e);
-    if (w->n_ranks) *seconds += WAKE_S + n_rows * cost_logits_s(w);
+    if (w->n_ranks && !are_layers) *seconds += WAKE_S;
     return status;
 }
 
-/* Returns the least time of a divided forward: that of its exchanges, and a rank's share of the time of the whole. */
+/* Returns the least time of a divided forward: that of its exchanges, and a rank's share of the time of the whole. Whole
+ * layers of a drafter wake the other ranks, too, for its logits. */
 static double least_s(const Weights *target, const Model *m, double whole_s) {
-    int n_exchanges = 2;
-    for (int32_t i = 0; i < m->hparams.n_layer; i++) n_exchanges += m->layers[i].ffn == FFN_NONE ? 2 : 4;
-    return WAKE_S + n_exchanges * target->exchange_s + whole_s / target->n_ranks;
+    int32_t n_exchanges = 0, n_layer = m->takes_turns ? 1 : m->hparams.n_layer;
+    for (int32_t i = 0; i < n_layer; i++) n_exchanges += m->layers[i].ffn == FFN_NONE ? 2 : 4;
+    return n_exchanges * target->exchange_s + whole_s / target->n_ranks +
+           (model_is_of_layers(m, target->model) ? 0 : WAKE_S);
 }
 
 /* Returns whether the weights that are open, which are whole, are to stay so without another measurement. */
 static int try_whole(bool *stays, const Weights *whole, Device *d, const Weights *target, int32_t n_rows,
                      fr_error *err) {
     Ranks *r = target->options.ranks;
-    *stays = r->draft_place == DRAFTS_WHOLE;
-    if (r->draft_place != DRAFTS_WHERE_FASTER) return FR_OK;
-    int status = time_forward(whole, d, n_rows, &r->draft_whole_s, err);
+    bool are_layers = model_is_of_layers(whole->model, target->model);
+    *stays = r->draft_place == DRAFTS_WHOLE || (are_layers && !ranks_can_send(whole->model, target->model));
+    if (*stays || r->draft_place == DRAFTS_DIVIDED) return FR_OK;
+    int status = time_forward(whole, d, target, n_rows, &r->draft_whole_s, err);
     r->draft_divided_s = least_s(target, whole->model, r->draft_whole_s);
     *stays = r->draft_divided_s >= r->draft_whole_s;
     return status;
@@ -140,7 +206,7 @@ static int try_whole(bool *stays, const Weights *whole, Device *d, const Weights
 static bool try_divided(Weights **out, Device *d, const Weights *target, const Model *m, int32_t n_rows) {
     Ranks *r = target->options.ranks;
     if (open_divided(out, target, m, NULL)) return false;
-    bool is_measured = time_forward(*out, d, n_rows, &r->draft_divided_s, NULL) == FR_OK;
+    bool is_measured = time_forward(*out, d, target, n_rows, &r->draft_divided_s, NULL) == FR_OK;
     if (is_measured && (r->draft_place == DRAFTS_DIVIDED || r->draft_divided_s < r->draft_whole_s)) return true;
     weights_close(*out);
     *out = NULL;

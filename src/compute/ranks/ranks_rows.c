@@ -2,7 +2,8 @@
  *
  * A row sees the slots of all tokens of its context. Sent as they are, they would be most of what is sent: 128 KB for
  * each sequence of 32768 tokens. But slots come in pages, so a prefix is sent as runs of adjacent slots, once for all
- * rows of a sequence. The slots of a path are those of the parent and the row's own, and are not sent.
+ * rows of a sequence. The slots of a path are those of the parent and the row's own, and are not sent, except for rows of
+ * a block, which see the whole block.
  *
  * For each row: the numbers of RowPlace, its own slots and where its prefixes come from; its input, if it has one of
  * its own; and the runs of each prefix that no earlier row of the call has. */
@@ -16,6 +17,7 @@ enum { PREFIX_FOLLOWS = -1, PREFIX_OF_GROUP_0 = -2 };
 typedef struct SentRow {
     int32_t token, position, sequence, row, parent, index, n_prefix, n_path, i_logits, i_hidden;
     int32_t has_input, only_best;
+    int32_t has_path; /* of a block: its path is not that of its parent and itself, and follows */
     int32_t own[KV_GROUPS];
     int32_t prefix_of[KV_GROUPS]; /* the row in this call that has the same prefix; or PREFIX_FOLLOWS ... */
     RowDraw draw;
@@ -43,6 +45,8 @@ static void put_prefix(Ranks *r, const int32_t *slots, int32_t n) {
     }
 }
 
+static bool has_own_path(const RowPlace *r) { return r->n_path && r->slots[0].path[r->n_path - 1] != r->slots[0].own; }
+
 /* Returns how many slots of prefixes and paths the rows have together. */
 static size_t count_slots(const RowPlace *rows, int32_t n_rows) {
     size_t n = 0;
@@ -52,7 +56,7 @@ static size_t count_slots(const RowPlace *rows, int32_t n_rows) {
     return n;
 }
 
-void ranks_put_rows(Ranks *r, const RowPlace *rows, int32_t n_rows, int32_t n_embd) {
+void ranks_put_rows(Ranks *r, const RowPlace *rows, int32_t n_rows, int64_t n_inputs) {
     size_t n_slots = count_slots(rows, n_rows);
     ranks_put(r, &n_slots, sizeof n_slots);
     for (int32_t i = 0; i < n_rows; i++) {
@@ -68,13 +72,16 @@ void ranks_put_rows(Ranks *r, const RowPlace *rows, int32_t n_rows, int32_t n_em
                      .i_logits = p->i_logits,
                      .i_hidden = p->i_hidden,
                      .has_input = p->input != NULL,
+                     .has_path = has_own_path(p),
                      .only_best = p->only_best,
                      .draw = p->draw};
         for (int g = 0; g < KV_GROUPS; g++) s.own[g] = p->slots[g].own, s.prefix_of[g] = prefix_of(rows, i, g);
         ranks_put(r, &s, sizeof s);
-        if (p->input) ranks_put(r, p->input, (size_t)n_embd * sizeof(float));
+        if (p->input) ranks_put(r, p->input, (size_t)n_inputs * sizeof(float));
         for (int g = 0; g < KV_GROUPS; g++)
             if (s.prefix_of[g] == PREFIX_FOLLOWS) put_prefix(r, p->slots[g].prefix, p->n_prefix);
+        for (int g = 0; s.has_path && g < KV_GROUPS; g++)
+            ranks_put(r, p->slots[g].path, (size_t)s.n_path * sizeof *p->slots[g].path);
     }
 }
 
@@ -133,7 +140,14 @@ static const int32_t *make_path(Reader *from, const RankRows *rows, const SentRo
     return path;
 }
 
-static void take_row(Reader *from, RankRows *rows, int32_t first_row, int32_t n_embd) {
+static const int32_t *take_path(Reader *from, int32_t n) {
+    int32_t *path = from->slots;
+    from->slots += n;
+    take(from, path, (size_t)n * sizeof *path);
+    return path;
+}
+
+static void take_row(Reader *from, RankRows *rows, int32_t first_row, int64_t n_inputs) {
     SentRow s;
     take(from, &s, sizeof s);
     RowPlace *p = &rows->rows[s.row];
@@ -151,7 +165,7 @@ static void take_row(Reader *from, RankRows *rows, int32_t first_row, int32_t n_
                     .draw = s.draw};
     if (s.has_input) {
         p->input = (const float *)(const void *)from->at;
-        from->at += (size_t)n_embd * sizeof(float);
+        from->at += (size_t)n_inputs * sizeof(float);
     }
     for (int g = 0; g < KV_GROUPS; g++) {
         int32_t of = s.prefix_of[g];
@@ -159,11 +173,12 @@ static void take_row(Reader *from, RankRows *rows, int32_t first_row, int32_t n_
                              : of == PREFIX_OF_GROUP_0 ? p->slots[0].prefix
                                                        : rows->rows[first_row + of].slots[g].prefix;
         p->slots[g].own = s.own[g];
-        p->slots[g].path = make_path(from, rows, &s, g);
+        if (!s.has_path) p->slots[g].path = make_path(from, rows, &s, g);
     }
+    for (int g = 0; s.has_path && g < KV_GROUPS; g++) p->slots[g].path = take_path(from, s.n_path);
 }
 
-const RowPlace *rank_rows_take(RankRows *rows, const Ranks *r, int32_t n_rows, int32_t n_embd) {
+const RowPlace *rank_rows_take(RankRows *rows, const Ranks *r, int32_t n_rows, int64_t n_inputs) {
     Reader from = {.at = r->body.data};
     size_t n_slots;
     SentRow first;
@@ -172,6 +187,6 @@ const RowPlace *rank_rows_take(RankRows *rows, const Ranks *r, int32_t n_rows, i
     forget_slots(rows, first.row);
     from.slots = rows->slots[first.row] = mem_alloc(n_slots * sizeof *from.slots);
     if (!from.slots) return NULL;
-    for (int32_t i = 0; i < n_rows; i++) take_row(&from, rows, first.row, n_embd);
+    for (int32_t i = 0; i < n_rows; i++) take_row(&from, rows, first.row, n_inputs);
     return rows->rows + first.row;
 }

@@ -14,8 +14,9 @@ typedef struct Worker {
     fr_error why;  /* of a call whose status rank 0 wants to know */
 } Worker;
 
-static void open_draft(Worker *w, DraftPart *p) {
-    int status = draft_part_open(p, w->ranks, &w->why);
+static void open_draft(Worker *w, const Call *call) {
+    DraftPart *p = &w->drafts[call->numbers[0]];
+    int status = draft_part_open(p, w->ranks, call, &w->why);
     if (ranks_agree(w->ranks, status, &w->why)) draft_part_close(p);
 }
 
@@ -44,8 +45,10 @@ static void close_context(Worker *w, int number) {
 
 static void repeat_forward(Worker *w, const Call *call) {
     Context *c = w->ranks->contexts[call->context];
-    int32_t n_rows = (int32_t)call->numbers[0], n_embd = c->weights->model->hparams.n_embd;
-    const RowPlace *rows = rank_rows_take(&w->rows[call->context], w->ranks, n_rows, n_embd);
+    int32_t n_rows = (int32_t)call->numbers[0];
+    const RowPlace *rows = rank_rows_take(&w->rows[call->context], w->ranks, n_rows,
+                                          model_input_width(c->weights->model));
+    c->layer = (int32_t)call->numbers[1] / 2, c->only_stores = call->numbers[1] % 2;
     if (rows) w->backend->forward(c, rows, n_rows);
     else comm_abort(w->ranks->comm, "out of memory: the rows of a forward do not fit");
 }
@@ -115,7 +118,7 @@ static void repeat(Worker *w, const Call *call) {
     Context *c = call->context >= 0 ? r->contexts[call->context] : NULL;
     copy_slots(w, call);
     switch (call->kind) {
-    case CALL_OPEN_MODEL: open_draft(w, &w->drafts[numbers[0]]); break;
+    case CALL_OPEN_MODEL: open_draft(w, call); break;
     case CALL_CLOSE_MODEL: draft_part_close(&w->drafts[numbers[0]]); break;
     case CALL_OPEN_CONTEXT:
         if (ranks_agree(r, open_context(w, call), &w->why)) close_context(w, call->context);

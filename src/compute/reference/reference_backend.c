@@ -66,7 +66,8 @@ static int weights_open(Weights **out, const Model *model, const WeightsOptions 
 }
 
 /* drafter_tensors.c has checked its layers, and the target's tensors were checked when it was opened. */
-static int submodel(Weights **out, const Weights *target, const Model *layers, fr_error *err) {
+static int submodel(Weights **out, const Weights *target, const Model *layers, bool is_divided, fr_error *err) {
+    (void)is_divided;
     return open_weights(out, layers, &target->options, err);
 }
 

@@ -174,5 +174,5 @@ int dflash_read_weights(Dflash *d, fr_error *err) {
     m->layers = d->specs;
     m->ropes[0] = d->rope;
     m->output_norm = d->output_norm;
-    return l->backend->submodel(&d->layers.weights, l->weights, m, err);
+    return learned_layers_open(l, m, &d->layers.weights, err);
 }

@@ -227,7 +227,7 @@ static int read_weights(Eagle3 *e, const Hparams *h, fr_error *err) {
     d->layer.model.layers = e->specs;
     d->layer.model.ropes[0] = e->rope;
     d->layer.model.output_norm = e->output_norm;
-    return l->backend->submodel(&d->layer.weights, l->weights, &d->layer.model, err);
+    return learned_layers_open(l, &d->layer.model, &d->layer.weights, err);
 }
 
 /* ---- P-EAGLE ------------------------------------------------------------------------------------------- */

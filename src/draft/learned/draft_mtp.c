@@ -164,7 +164,7 @@ static int read_weights(Mtp *m, int32_t depth, fr_error *err) {
         status = copy_embedding(x, err);
         if (!status)
             status = l->backend->linear_open(fc, l->device, l->weights, x->nextn.eh_proj, NULL, d->max_rows, err);
-        if (!status) status = l->backend->submodel(weights, l->weights, &x->nextn.model, err);
+        if (!status) status = learned_layers_open(l, &x->nextn.model, weights, err);
     }
     if (!status && m->companion) status = gguf_check(m->companion, err);
     return status ? status : gguf_check(l->target->gguf, err);

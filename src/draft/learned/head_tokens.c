@@ -111,7 +111,7 @@ int learned_head_reserve(LearnedDrafter *d, int64_t max_rows, fr_error *err) {
     if (!head->tokens) return d->backend->head_reserve(d->device, d->weights, (int32_t)max_rows, err);
     head->model = model_of_layers(d->target, NULL, 0, 1);
     int status = head_tokens_set(d, &head->model, err);
-    if (!status) status = d->backend->submodel(&head->weights, d->weights, &head->model, err);
+    if (!status) status = d->backend->submodel(&head->weights, d->weights, &head->model, false, err);
     return status ? status : d->backend->head_reserve(d->device, head->weights, (int32_t)max_rows, err);
 }
 

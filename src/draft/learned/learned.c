@@ -19,6 +19,11 @@ int learned_open(LearnedDrafter *d, const char *path, const char *method, const 
     return status;
 }
 
+int learned_layers_open(LearnedDrafter *d, const Model *layers, Weights **out, fr_error *err) {
+    enum { ROWS = 4 }; /* about as many as a level of a tree has */
+    return weights_open_draft(out, d->device, d->weights, layers, ROWS, err);
+}
+
 int learned_open_target(LearnedDrafter *d, const char *method, const DrafterEnv *env, fr_error *err) {
     if (!env->weights)
         return error_set(err, FR_ERR_UNSUPPORTED,

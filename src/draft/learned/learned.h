@@ -122,6 +122,8 @@ int learned_open(LearnedDrafter *d, const char *path, const char *method, const 
 /* Opens a method that has no file of its own. */
 int learned_open_target(LearnedDrafter *d, const char *method, const DrafterEnv *env, fr_error *err);
 void learned_release(LearnedDrafter *d); /* everything but the struct itself */
+/* Opens the weights of the drafter's layers (weights_open_draft). The model must outlive them. */
+int learned_layers_open(LearnedDrafter *d, const Model *layers, Weights **out, fr_error *err);
 
 /* If the target is quantised, notes for learned_notice that the file at `path`, which others published, was trained on
  * 16-bit weights. `remedy` is what the user can do. */

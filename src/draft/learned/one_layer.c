@@ -55,9 +55,10 @@ int one_layer_open(OneLayer *l, LearnedDrafter *d, const char *method, const cha
     if (!status && second) status = read_layer(l, d, 1, second, true, &n_ff, err);
     if (status) return status;
     l->model = model_of_layers(d->target, l->specs, second ? 2 : 1, n_ff);
+    l->model.gguf = d->file.gguf;
     l->model.takes_turns = second != NULL;
     if (wants_logits && (status = head_tokens_set(d, &l->model, err))) return status;
-    return d->backend->submodel(&l->weights, d->weights, &l->model, err);
+    return learned_layers_open(d, &l->model, &l->weights, err);
 }
 
 int one_layer_open_executor(OneLayer *l, LearnedDrafter *d, int32_t n_ctx, int32_t n_more, int32_t max_rows,
