@@ -346,9 +346,10 @@ typedef struct fr_engine_stats {
     int n_ranks;
     int64_t n_exchanges, exchanged_bytes;
     double exchange_s, exchange_latency_s, exchange_bytes_per_s;
-    /* How many draft models are divided among these processes, too; the others are whole in this process. And the
-     * seconds that a forward of the draft model that was opened last takes if it is whole, and if it is divided, as
-     * measured when it was opened. If the exchanges rule the second out, it is the least that it can be. */
+    /* How many draft models and layers of learned drafters are divided among these processes, too; the others are whole
+     * in this process. And the seconds that a forward of those that were opened last takes if they are whole, and if
+     * they are divided, as measured when they were opened. If the exchanges rule the second out, it is the least that
+     * it can be. */
     int n_divided_drafts;
     double draft_whole_s, draft_divided_s;
 } fr_engine_stats;

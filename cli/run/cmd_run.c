@@ -86,7 +86,7 @@ static void print_ranks(const fr_engine_stats *e) {
             e->n_ranks, (long long)e->n_exchanges, (double)e->exchanged_bytes * 1e-6, e->exchange_s,
             e->exchange_latency_s * 1e6, e->exchange_bytes_per_s * 1e-9);
     if (e->draft_whole_s > 0)
-        fprintf(stderr, "the draft model is %s: a forward takes %.2f ms whole and %s%.2f ms divided\n",
+        fprintf(stderr, "the drafter's model is %s: a forward takes %.2f ms whole and %s%.2f ms divided\n",
                 e->n_divided_drafts ? "divided among the ranks" : "whole in rank 0", 1e3 * e->draft_whole_s,
                 e->n_divided_drafts ? "" : "at least ", 1e3 * e->draft_divided_s);
 }

@@ -192,7 +192,7 @@ static void put_histograms(Writer *w, const ModelMetrics *m) {
 static void put_ranks(Writer *w, const MetricsGauges *g) {
     put_family(w, "ranks", "gauge", "Processes among which the model is divided; 0: it is whole.", g->n_ranks,
                sizeof *g->n_ranks, false);
-    put_family(w, "rank_divided_drafts", "gauge", "Draft models that are divided among these processes, too.",
+    put_family(w, "rank_divided_drafts", "gauge", "Draft models and layers of drafters that are divided, too.",
                g->n_divided_drafts, sizeof *g->n_divided_drafts, false);
     put_family(w, "rank_exchanges_total", "counter", "Exchanges between the processes of a divided model.",
                g->n_exchanges, sizeof *g->n_exchanges, false);

@@ -48,7 +48,7 @@ typedef struct ServedModel {
     const char *kv_type;
     /* The engine thread sets these: */
     _Atomic int64_t kv_tokens_running; /* how much of the room running requests hold */
-    /* For a divided model: the number of its processes, of its draft models that are divided, too, and what the
+    /* For a divided model: the number of its processes, of its drafters that are divided, too, and what the
      * processes have exchanged in which time; otherwise 0. */
     _Atomic int64_t n_ranks, n_divided_drafts, n_exchanges, exchanged_bytes, exchange_us;
 

@@ -236,9 +236,10 @@ struct Backend {
     bool computes_exactly; /* inputs are not rounded, whatever WeightsOptions.activations asks for */
 
     /* Weights. submodel opens the layers of a drafter (model_of_layers) in the precision of the target, whose embedding
-     * they share, and whose LM head, unless Model.output is another one; the Model must outlive them. They are whole,
-     * or, with is_divided, divided among the processes of the target. weights_save writes a file for WeightsOptions.packed_file; NULL: the backend has no such form. kernel_names lists the kernel
-     * tables that this machine can run, ending with NULL. */
+     * they share, and whose LM head, unless Model.output is another one; the Model must outlive them. With is_divided
+     * they are divided among the processes of the target, otherwise whole. weights_save writes a file for
+     * WeightsOptions.packed_file; NULL: the backend has no such form. kernel_names lists the kernel tables that this
+     * machine can run, ending with NULL. */
     int (*weights_open)(Weights **out, const Model *model, const WeightsOptions *options, fr_error *err);
     int (*submodel)(Weights **out, const Weights *target, const Model *layers, bool is_divided, fr_error *err);
     /* See weights_open_draft. NULL: weights_open, with the options of the target. */

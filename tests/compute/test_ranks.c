@@ -340,7 +340,7 @@ static void a_draft_model_that_not_all_ranks_have_is_whole(void **state) {
     char path[] = "build/test_draft.XXXXXX";
     Gguf *gguf = rig_random_gguf(&small_models[0]);
     Weights *whole = rig_weights_in(&backend_cpu, gguf);
-    Draft drafts[RANKS_MAX_MODELS];
+    Draft drafts[RANKS_MAX_DRAFTS];
     Group g;
     run(whole, KV_F16, 1, &one);
     if (group_open(&g, gguf, 3, -1)) fail_msg("%s", g.ranks[0].err.message);
@@ -359,10 +359,10 @@ static void a_draft_model_that_not_all_ranks_have_is_whole(void **state) {
         assert_memory_equal(&one, &several, sizeof one);
         draft_close(&d);
     }
-    for (int i = 0; i < RANKS_MAX_MODELS; i++) drafts[i] = draft_open(&g, &small_models[0], DRAFTS_DIVIDED);
-    assert_int_equal(drafts[RANKS_MAX_MODELS - 2].weights->n_ranks, 3);
-    assert_int_equal(drafts[RANKS_MAX_MODELS - 1].weights->n_ranks, 0);
-    for (int i = 0; i < RANKS_MAX_MODELS; i++) draft_close(&drafts[i]);
+    for (int i = 0; i < RANKS_MAX_DRAFTS; i++) drafts[i] = draft_open(&g, &small_models[0], DRAFTS_DIVIDED);
+    assert_int_equal(drafts[RANKS_MAX_DRAFTS - 2].weights->n_ranks, 3);
+    assert_int_equal(drafts[RANKS_MAX_DRAFTS - 1].weights->n_ranks, 0);
+    for (int i = 0; i < RANKS_MAX_DRAFTS; i++) draft_close(&drafts[i]);
     group_close(&g);
     rig_weights_close(whole);
     gguf_close(draft);
@@ -512,24 +512,49 @@ static void run_three_rows(const Weights *w) {
     rig_executor_close(e);
 }
 
-/* Checks what three rows of a model exchange. has_acts: inputs of o and down travel in the form of the product. */
-static void check_exchanged(const Weights *w, const Comm *comm, const RandomModel *m, bool has_acts) {
+/* Checks what three rows of a model exchange. has_acts: inputs of o and down travel in the form of the product.
+ * has_inputs: the rows bring their inputs along, so that no embeddings travel. */
+static void check_exchanged(const Weights *w, const Comm *comm, const RandomModel *m, bool has_acts, bool has_inputs) {
     int64_t n_layer = m->n_layer, row = m->n_embd * 4, n_ff = m->n_ff;
     int64_t attended = has_acts ? (int64_t)act_row_bytes(ACT_Q16, m->n_embd) : row;
     int64_t inner = (int64_t)act_row_bytes(has_acts ? ACT_Q16 : ACT_F32, n_ff);
     RigOptions o = rig_options(N_CTX, 3);
     Executor *e = rig_executor(w, &o);
-    float logits[3][N_VOCAB];
+    static const float input[256];
     const int32_t tokens[3] = {5, 200, 299};
     int32_t s = rig_sequence(e);
+    Row rows[3];
+    fr_error err;
+    for (int i = 0; i < 3; i++)
+        rows[i] = (Row){.token = tokens[i],
+                        .sequence = s,
+                        .parent = i - 1,
+                        .want_logits = true,
+                        .input = has_inputs ? input : NULL};
+    if (executor_reserve(e, s, 3, &err)) fail_msg("%s", err.message);
     CommCounts before = comm_counts(comm);
-    rig_append(e, s, tokens, 3, 3, N_VOCAB, logits[0]);
+    if (executor_forward(e, rows, 3, &err)) fail_msg("%s", err.message);
     CommCounts after = comm_counts(comm);
-    assert_int_equal(after.n_gathers - before.n_gathers, 4 * n_layer + 2);
+    assert_int_equal(after.n_gathers - before.n_gathers, 4 * n_layer + 1 + !has_inputs);
     assert_int_equal(after.n_gather_bytes - before.n_gather_bytes,
-                     3 * (row + n_layer * (attended + inner + 2 * row) + N_VOCAB * 4));
+                     3 * ((has_inputs ? 0 : row) + n_layer * (attended + inner + 2 * row) + N_VOCAB * 4));
     assert_int_equal(after.n_broadcasts - before.n_broadcasts, 2); /* the call and its rows */
     rig_executor_close(e);
+}
+
+/* Does so with the layers of the target, which is in a file that stays, in the role of those of a drafter. */
+static void check_exchanged_by_layers(Group *g, const RandomModel *m, bool has_acts) {
+    const Weights *target = g->ranks[0].weights;
+    Model layers = model_of_layers(target->model, target->model->layers, m->n_layer, m->n_ff);
+    Device *d = rig_device(target, 1);
+    Weights *w;
+    fr_error err;
+    g->ranks[0].ranks->draft_place = DRAFTS_DIVIDED;
+    if (weights_open_draft(&w, d, target, &layers, 2, &err)) fail_msg("%s", err.message);
+    assert_int_equal(w->n_ranks, g->n);
+    check_exchanged(w, g->ranks[0].ranks->comm, m, has_acts, true);
+    weights_close(w);
+    device_close(d);
 }
 
 /* A llama of two layers, whose heads of 12 numbers are not blocks of activations, so that floats are exchanged before
@@ -549,14 +574,17 @@ static void only_what_the_formula_says_is_exchanged(void **state) {
                                    .n_types = 1,
                                    .seed = 3}};
     for (int i = 0; i < 2; i++) {
-        Gguf *gguf = rig_random_gguf(&models[i]);
+        char path[] = "build/test_draft.XXXXXX";
+        rig_write_random(&models[i], path);
+        Gguf *gguf = rig_gguf(path);
         Group g;
         if (group_open(&g, gguf, 3, -1)) fail_msg("%s", g.ranks[0].err.message);
         Draft d = draft_open(&g, &models[i], DRAFTS_DIVIDED);
         assert_int_equal(d.weights->n_ranks, 3);
-        check_exchanged(g.ranks[0].weights, g.ranks[0].ranks->comm, &models[i], i > 0);
-        check_exchanged(d.weights, g.ranks[0].ranks->comm, &models[i], i > 0);
+        check_exchanged(g.ranks[0].weights, g.ranks[0].ranks->comm, &models[i], i > 0, false);
+        check_exchanged(d.weights, g.ranks[0].ranks->comm, &models[i], i > 0, false);
         draft_close(&d);
+        check_exchanged_by_layers(&g, &models[i], i > 0);
         d = draft_open(&g, &models[i], DRAFTS_WHOLE);
         CommCounts before = comm_counts(g.ranks[0].ranks->comm);
         run_three_rows(d.weights);
@@ -566,6 +594,7 @@ static void only_what_the_formula_says_is_exchanged(void **state) {
         draft_close(&d);
         group_close(&g);
         gguf_close(gguf);
+        unlink(path);
     }
 }
 

@@ -297,16 +297,13 @@ static void a_process_that_fails_ends_the_group(void **state) {
     assert_int_equal(find_children(after), n);
 }
 
-/* The process dies when the first token has come, and what runs next is a forward of the draft model. */
-static void a_process_that_fails_while_it_drafts_ends_the_group(void **state) {
-    (void)state;
-    static const char *const draft = "sps:length=3,model=" ALL_DRAFTERS_MODEL;
+/* The process dies when the first token has come, and what runs next is a forward of the drafter. */
+static void check_death(const char *draft) {
     pid_t before[8], after[8];
     int32_t prompt[N_PROMPT];
     int64_t n_tokens = 0;
     fr_error err = {.message = ""};
     fr_request *request;
-    all_drafters_write_files();
     int n = find_children(before), left = 1;
     fr_model *m = open_divided(ALL_DRAFTERS_TARGET, 2);
     if (find_children(after) != n + 1) skip();
@@ -329,16 +326,23 @@ static void a_process_that_fails_while_it_drafts_ends_the_group(void **state) {
     fr_model_close(m);
 }
 
-/* Draft models are refused as in one process. */
-static void wrong_draft_models_are_refused(void **state) {
+static void a_process_that_fails_while_it_drafts_ends_the_group(void **state) {
     (void)state;
-    static const char *const drafts[] = {"sps:model=build/no-such-file.gguf",
+    all_drafters_write_files();
+    check_death("sps:length=3,model=" ALL_DRAFTERS_MODEL);
+    check_death("lyanna:file=build/all-lyanna.gguf");
+}
+
+/* Files of drafters are refused as in one process. */
+static void wrong_drafters_are_refused(void **state) {
+    (void)state;
+    static const char *const drafts[] = {"sps:model=build/no-such-file.gguf", "lyanna:file=build/all-eagle.gguf",
                                          "sps:model=tests/lossless/test_ranks_text.c"};
     fr_error one, several;
     fr_model *whole = open_divided(ALL_DRAFTERS_TARGET, 1), *divided = open_divided(ALL_DRAFTERS_TARGET, 2);
     fr_engine *e = open_engine(whole), *of_divided = open_engine(divided);
     divided->ranks->draft_place = DRAFTS_DIVIDED;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         int status = fr_engine_open_draft(e, drafts[i], &one);
         assert_true(status < 0);
         assert_int_equal(fr_engine_open_draft(of_divided, drafts[i], &several), status);
@@ -386,7 +390,7 @@ int main(void) {
         cmocka_unit_test(with_a_temperature_only_drawn_tokens_are_exchanged),
         cmocka_unit_test(a_process_that_fails_ends_the_group),
         cmocka_unit_test(a_process_that_fails_while_it_drafts_ends_the_group),
-        cmocka_unit_test(wrong_draft_models_are_refused),
+        cmocka_unit_test(wrong_drafters_are_refused),
         cmocka_unit_test(a_wrong_file_is_refused_once),
         cmocka_unit_test(an_assistant_is_refused),
     };

@@ -24,12 +24,12 @@
 
 #include <sys/types.h>
 
-enum { RANKS_MAX_CONTEXTS = 32, RANKS_MAX_MODELS = 16 };
+enum { RANKS_MAX_CONTEXTS = 32, RANKS_MAX_DRAFTS = 16 };
 
 /* The calls that are repeated. */
 typedef enum CallKind {
-    CALL_OPEN_MODEL,
-    CALL_CLOSE_MODEL,
+    CALL_OPEN_DRAFT,
+    CALL_CLOSE_DRAFT,
     CALL_OPEN_CONTEXT,
     CALL_CLOSE_CONTEXT,
     CALL_FORWARD,
@@ -55,7 +55,7 @@ typedef struct SlotCopy {
     int32_t context, group, from, to, n;
 } SlotCopy;
 
-/* Where a draft model runs: where it is faster; in tests and measurements also in a place of choice. */
+/* Where a draft model, or the layers of a drafter, run: where it is faster; in tests and measurements also in a place of choice. */
 typedef enum DraftPlace { DRAFTS_WHERE_FASTER, DRAFTS_WHOLE, DRAFTS_DIVIDED } DraftPlace;
 
 typedef struct Ranks {
@@ -65,10 +65,11 @@ typedef struct Ranks {
     const Weights *weights;          /* the divided weights, from ranks_compare on */
     Context *contexts[RANKS_MAX_CONTEXTS];
     struct DrafterLayers *layers; /* contexts of drafters (ranks_layers.c) */
-    /* On rank 0: the draft models that are divided, by their numbers (Weights.number), of which 0 is the target's. */
-    const Weights *drafts[RANKS_MAX_MODELS];
+    /* On rank 0: the draft models, and layers of drafters, that are divided, by their numbers (Weights.number), of which
+     * 0 is the target's. */
+    const Weights *drafts[RANKS_MAX_DRAFTS];
     DraftPlace draft_place;
-    double draft_whole_s, draft_divided_s; /* a forward of the draft model that was opened last, as far as measured */
+    double draft_whole_s, draft_divided_s; /* a forward of what was opened last, as far as measured */
     Buf body, copies;                      /* the arguments of a call, and the SlotCopy that it is to send */
 } Ranks;
 
@@ -113,9 +114,9 @@ int ranks_agree(Ranks *r, int status, fr_error *err);
 /* Backend.draft_weights, for rank 0. */
 int ranks_draft_weights(Weights **out, Device *d, const Weights *target, const Model *model, int32_t n_rows,
                         fr_error *err);
-/* Has the other ranks close their parts of a draft model that is divided. */
+/* Has the other ranks close their parts of what is divided. */
 void ranks_draft_close(const Weights *w);
-int ranks_n_drafts(const Ranks *r); /* how many draft models are divided */
+int ranks_n_drafts(const Ranks *r); /* how many of them are divided */
 
 /* The part of a draft model, or of the layers of a drafter, on another rank. */
 typedef struct DraftPart {

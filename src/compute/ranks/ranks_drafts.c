@@ -1,17 +1,18 @@
-/* ranks_drafts.c - a draft model beside a target that is divided among ranks: it is whole on rank 0, or divided as the
- * target is, whichever is faster.
+/* ranks_drafts.c - a draft model, or the layers of a learned drafter, beside a target that is divided among ranks: they
+ * are whole on rank 0, or divided as the target is, whichever is faster.
  *
- * The problem. While rank 0 runs a draft model, the other ranks wait. Divided, the draft model is read by all of them,
- * but each of its layers has four exchanges. A large one gains by that, and a small one loses: 22 layers have 90
- * exchanges, which take 0.4 ms between processes of one machine and 5 ms over Ethernet.
+ * The problem. While rank 0 drafts, the other ranks wait. Divided, the weights are read by all of them, but each layer
+ * has four exchanges. Large ones gain by that, and small ones lose: 22 layers have 90 exchanges, which take 0.4 ms
+ * between processes of one machine and 5 ms over Ethernet.
  *
- * The idea. A forward of as many rows as a level of the tree has is timed in rank 0, and then divided, with the
+ * The idea. A forward of about as many rows as a level of the tree has is timed in rank 0, and then divided, with the
  * exchanges and with the rows of logits that rank 0 receives. If the exchanges and a rank's share of the time of the
  * whole take longer than the whole, the second measurement is left out, and so is the reading of the file by the
- * others. Rank 0 decides, and the others hear of a draft model only by the calls of the backend.
+ * others. Rank 0 decides, and the others hear of it only by the calls of the backend.
  *
  * A rank reads its part from its own copy of the file, which must be at the same path. If one has no such file, or
- * another one, the draft model is whole on rank 0, which needs nothing from the others.
+ * another one, the drafter is whole on rank 0, which needs nothing from the others. It is also whole if its layers
+ * cannot be described to the others (ranks_copies.c).
  *
  * Memory. Rank 0 gives the whole up before it reads its part, so it never has both.
  *
@@ -48,7 +49,7 @@ static int open_whole(Weights **out, const Weights *target, const Model *m, fr_e
 
 int ranks_n_drafts(const Ranks *r) {
     int n = 0;
-    for (int i = 0; i < RANKS_MAX_MODELS; i++) n += r->drafts[i] != NULL;
+    for (int i = 0; i < RANKS_MAX_DRAFTS; i++) n += r->drafts[i] != NULL;
     return n;
 }
 
@@ -58,13 +59,13 @@ static int open_divided(Weights **out, const Weights *target, const Model *m, fr
     const char *path = gguf_path(m->gguf);
     int number = 1;
     *out = NULL;
-    while (number < RANKS_MAX_MODELS && r->drafts[number]) number++;
-    if (number == RANKS_MAX_MODELS)
-        return error_set(err, FR_ERR_MEMORY, "ranks can divide %d draft models", RANKS_MAX_MODELS - 1);
+    while (number < RANKS_MAX_DRAFTS && r->drafts[number]) number++;
+    if (number == RANKS_MAX_DRAFTS)
+        return error_set(err, FR_ERR_MEMORY, "ranks can divide %d drafters", RANKS_MAX_DRAFTS - 1);
     ranks_put(r, &mark, sizeof mark);
     ranks_put(r, path, strlen(path) + 1);
     if (model_is_of_layers(m, target->model)) ranks_put_layers(r, m, target->model);
-    ranks_send(r, (Call){.kind = CALL_OPEN_MODEL, .context = -1, .numbers = {number}});
+    ranks_send(r, (Call){.kind = CALL_OPEN_DRAFT, .context = -1, .numbers = {number}});
     int opened = open_here(out, target, m, r, err), status = ranks_agree(r, opened, err);
     if (status) {
         if (!opened) backend_cpu.weights_close(*out);
@@ -81,7 +82,7 @@ static int open_divided(Weights **out, const Weights *target, const Model *m, fr
 
 void ranks_draft_close(const Weights *w) {
     Ranks *r = w->options.ranks;
-    ranks_send(r, (Call){.kind = CALL_CLOSE_MODEL, .context = -1, .numbers = {w->number}});
+    ranks_send(r, (Call){.kind = CALL_CLOSE_DRAFT, .context = -1, .numbers = {w->number}});
     r->drafts[w->number] = NULL;
 }
 

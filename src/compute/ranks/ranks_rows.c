@@ -2,8 +2,8 @@
  *
  * A row sees the slots of all tokens of its context. Sent as they are, they would be most of what is sent: 128 KB for
  * each sequence of 32768 tokens. But slots come in pages, so a prefix is sent as runs of adjacent slots, once for all
- * rows of a sequence. The slots of a path are those of the parent and the row's own, and are not sent, except for rows of
- * a block, which see the whole block.
+ * rows of a sequence. The slots of a path are those of the parent and the row's own, and are not sent, unless the row
+ * is in a block, which it sees as a whole.
  *
  * For each row: the numbers of RowPlace, its own slots and where its prefixes come from; its input, if it has one of
  * its own; and the runs of each prefix that no earlier row of the call has. */

@@ -8,7 +8,7 @@ typedef struct Worker {
     const Weights *weights; /* of the target */
     const Backend *backend; /* that of the weights */
     Device *device;         /* for all contexts and products; opened by the first call that needs it */
-    DraftPart drafts[RANKS_MAX_MODELS];
+    DraftPart drafts[RANKS_MAX_DRAFTS];
     RankRows rows[RANKS_MAX_CONTEXTS];
     Buffer *x, *y; /* [max_rows of the head] inputs and outputs of the LM head */
     fr_error why;  /* of a call whose status rank 0 wants to know */
@@ -118,8 +118,8 @@ static void repeat(Worker *w, const Call *call) {
     Context *c = call->context >= 0 ? r->contexts[call->context] : NULL;
     copy_slots(w, call);
     switch (call->kind) {
-    case CALL_OPEN_MODEL: open_draft(w, call); break;
-    case CALL_CLOSE_MODEL: draft_part_close(&w->drafts[numbers[0]]); break;
+    case CALL_OPEN_DRAFT: open_draft(w, call); break;
+    case CALL_CLOSE_DRAFT: draft_part_close(&w->drafts[numbers[0]]); break;
     case CALL_OPEN_CONTEXT:
         if (ranks_agree(r, open_context(w, call), &w->why)) close_context(w, call->context);
         break;
@@ -140,7 +140,7 @@ void ranks_work(Ranks *r) {
     Worker w = {.ranks = r, .weights = r->weights, .backend = &backend_cpu};
     for (Call call = ranks_receive(r); call.kind != CALL_END; call = ranks_receive(r)) repeat(&w, &call);
     for (int i = 0; i < RANKS_MAX_CONTEXTS; i++) close_context(&w, i);
-    for (int i = 0; i < RANKS_MAX_MODELS; i++) draft_part_close(&w.drafts[i]);
+    for (int i = 0; i < RANKS_MAX_DRAFTS; i++) draft_part_close(&w.drafts[i]);
     buffer_close(w.x);
     buffer_close(w.y);
     device_close(w.device);
