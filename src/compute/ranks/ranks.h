@@ -55,7 +55,8 @@ typedef struct SlotCopy {
     int32_t context, group, from, to, n;
 } SlotCopy;
 
-/* Where a draft model, or the layers of a drafter, run: where it is faster; in tests and measurements also in a place of choice. */
+/* Where a draft model, or the layers of a drafter, run: where it is faster; or in tests and measurements, in a place of
+ * choice. */
 typedef enum DraftPlace { DRAFTS_WHERE_FASTER, DRAFTS_WHOLE, DRAFTS_DIVIDED } DraftPlace;
 
 typedef struct Ranks {
@@ -65,8 +66,7 @@ typedef struct Ranks {
     const Weights *weights;          /* the divided weights, from ranks_compare on */
     Context *contexts[RANKS_MAX_CONTEXTS];
     struct DrafterLayers *layers; /* contexts of drafters (ranks_layers.c) */
-    /* On rank 0: the draft models, and layers of drafters, that are divided, by their numbers (Weights.number), of which
-     * 0 is the target's. */
+    /* On rank 0: what is divided beside the target, by its number (Weights.number), of which 0 is the target's. */
     const Weights *drafts[RANKS_MAX_DRAFTS];
     DraftPlace draft_place;
     double draft_whole_s, draft_divided_s; /* a forward of what was opened last, as far as measured */

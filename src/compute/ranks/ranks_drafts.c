@@ -181,8 +181,8 @@ static int time_forward(const Weights *w, Device *d, const Weights *target, int3
     return status;
 }
 
-/* Returns the least time of a divided forward: that of its exchanges, and a rank's share of the time of the whole. Whole
- * layers of a drafter wake the other ranks, too, for its logits. */
+/* Returns the least time of a divided forward: that of its exchanges, and a rank's share of the time of the whole.
+ * Layers of a drafter that are whole wake the other ranks, too, for the logits. */
 static double least_s(const Weights *target, const Model *m, double whole_s) {
     int32_t n_exchanges = 0, n_layer = m->takes_turns ? 1 : m->hparams.n_layer;
     for (int32_t i = 0; i < n_layer; i++) n_exchanges += m->layers[i].ffn == FFN_NONE ? 2 : 4;
