@@ -180,6 +180,14 @@ static void print_reads(const MachineSpeed *speed) {
         printf("\n          reading %.*s", (int)strcspn(line, "\n"), line);
 }
 
+/* Prints for each form of activations whether the products of many rows take two tiles of outputs at a time. */
+static void print_pairs(const MachineSpeed *speed) {
+    for (int i = 0; i < 2; i++)
+        if (speed->pair_rows[i] > 0)
+            printf("\n          multiplying two tiles at a time from %d rows on with %d-bit activations",
+                   speed->pair_rows[i], i == 0 ? 16 : 8);
+}
+
 static void print_tiles(const MachineSpeed *speed) {
     const double *tiles = speed->tile_gop_s;
     if (tiles[PEAK_INT8] == 0) {
@@ -204,6 +212,7 @@ static void print_text(const Report *r) {
         printf("\n          reads %.1f GB/s; int8 %.0f, bf16 %.0f, f32 %.0f billion operations/s", r->speed.read_gb_s,
                peak[PEAK_INT8], peak[PEAK_BF16], peak[PEAK_F32]);
         print_reads(&r->speed);
+        print_pairs(&r->speed);
         print_tiles(&r->speed);
     }
     printf("\nmodel     %.3f GB of weights read per forward, %d tokens of context\n", r->work.weight_bytes * 1e-9,

@@ -42,6 +42,7 @@ typedef struct MachineSpeed {
     double peak_gop_s[PEAK_COUNT]; /* multiplications and additions per second / 1e9, all threads together */
     double tile_gop_s[PEAK_COUNT]; /* the same with AMX tiles, for PEAK_INT8 and PEAK_BF16; 0: not on this machine */
     char reads[400];               /* how the kernels read weights, as a text of six lines; empty: in one way only */
+    int pair_rows[2]; /* rows from which on products of Q8_0 take two tiles of outputs at a time; 0: none do */
     int tile_rows[2]; /* rows from which on AMX tiles multiply bytes, for 16- and 8-bit activations; 0: none do */
 } MachineSpeed;
 

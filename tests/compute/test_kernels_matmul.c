@@ -329,6 +329,26 @@ static void every_way_of_reading_has_the_same_bits(void **state) {
         }
 }
 
+/* Tests the numbers of rows that can take pairs of tiles, with even and odd numbers of tiles. */
+static void pairs_of_tiles_have_the_same_bits(void **state) {
+    (void)state;
+    int n_tables;
+    const Kernels *const *tables = all_tables(&n_tables);
+    for (int type = 0; type < TYPE_COUNT; type++)
+        for (ActForm form = ACT_Q16; form <= ACT_Q8; form++) {
+            Problem p;
+            problem_open(&p, (TensorType)type, form, type % 2 ? 44 : 60, 256, N_KINDS, N_KINDS);
+            for (int t = 1; t < n_tables; t++)
+                for (int pairs = 0; pairs < 2 && tables[t]->pairs; pairs++) {
+                    pairs_force(tables[t], pairs);
+                    for (int64_t n_rows = PAIR_ROWS_MIN - 1; n_rows <= 36; n_rows += n_rows < 18 ? 1 : 6)
+                        check_part(&p, tables[t], n_rows, 0, packed_n_tiles(&p.w));
+                    pairs_force(tables[t], -1);
+                }
+            problem_close(&p);
+        }
+}
+
 /* Tests sums that end near zero, where subnormals are flushed or not. */
 static void tables_agree_on_subnormal_sums(void **state) {
     (void)state;
@@ -403,6 +423,7 @@ int main(void) {
         cmocka_unit_test(tables_agree_on_every_shape),
         cmocka_unit_test(tables_agree_on_extreme_values),
         cmocka_unit_test(every_way_of_reading_has_the_same_bits),
+        cmocka_unit_test(pairs_of_tiles_have_the_same_bits),
         cmocka_unit_test(tables_agree_on_subnormal_sums),
         cmocka_unit_test(tables_agree_on_random_problems),
         cmocka_unit_test(bf16_keeps_what_rounds_to_a_normal_number),

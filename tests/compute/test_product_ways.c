@@ -84,6 +84,45 @@ static void a_table_is_measured_once(void **state) {
     assert_memory_equal(&before, k->reads, sizeof before);
 }
 
+/* ---- pairs of tiles ---------------------------------------------------------------------------------------------- */
+
+static PairChoice pair_choice;
+static double one_tile_ns, pair_ns;
+static void multiply_in_pairs_or_not(const PackedMatrix *w, const void *x, int64_t n_rows, float *y, int64_t y_stride,
+                                     int64_t tile_begin, int64_t tile_end) {
+    (void)x, (void)y, (void)y_stride, (void)tile_begin, (void)tile_end;
+    wait_ns(takes_pairs(&pair_choice, w->type, w->act, n_rows) ? pair_ns : one_tile_ns);
+}
+
+static void measure_pairs(double one_tile, double pair) {
+    const Kernels k = {.matmul = multiply_in_pairs_or_not, .pairs = &pair_choice};
+    pair_choice = (PairChoice){0};
+    one_tile_ns = one_tile, pair_ns = pair;
+    pairs_measure(&k);
+    assert_int_equal(pair_choice.forced, 0);
+}
+
+/* Checks whether products of every type and form take pairs from PAIR_ROWS_MIN rows on, or never. */
+static void check_pairs(bool used) {
+    static const TensorType types[] = {TYPE_Q8_0, TYPE_Q4_K, TYPE_Q6_K, TYPE_NVFP4};
+    for (ActForm form = ACT_Q16; form <= ACT_Q8; form++)
+        for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+            for (int64_t n = 1; n <= 64; n++)
+                assert_int_equal(takes_pairs(&pair_choice, types[i], form, n), used && n >= PAIR_ROWS_MIN);
+}
+
+static void pairs_are_used_if_they_are_clearly_faster(void **state) {
+    (void)state;
+    pair_choice = (PairChoice){0};
+    check_pairs(true); /* the default, where nothing was measured */
+    measure_pairs(60000, 40000);
+    check_pairs(true);
+    measure_pairs(40000, 60000);
+    check_pairs(false);
+    measure_pairs(60000, 59800);
+    check_pairs(false);
+}
+
 /* ---- tile instructions ------------------------------------------------------------------------------------------- */
 
 /* [way] ns for a product, and ns for each row */
@@ -137,6 +176,7 @@ int main(void) {
         cmocka_unit_test(the_measurement_is_short),
         cmocka_unit_test(nothing_measured_is_the_default),
         cmocka_unit_test(a_table_is_measured_once),
+        cmocka_unit_test(pairs_are_used_if_they_are_clearly_faster),
         cmocka_unit_test(the_fastest_tiles_are_chosen_for_each_number_of_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -170,7 +170,7 @@ const Kernels *kernels_plain_tiles(void) {
     if (!table.name) fill_tile_table(&table, "amx over plain tiles");
     /* The ways alternate with the number of rows, because their times over these tiles mean nothing. */
     for (int form = 0; form < 2; form++)
-        for (int kind = 0; kind < TILE_WAY_KINDS; kind++)
+        for (int kind = 0; kind < SCALE_KINDS; kind++)
             for (int n = 1; n <= TILE_WAY_ROWS; n++)
                 tile_ways.of[form][kind][n - 1] = (unsigned char)((n + form + kind) % N_TILE_WAYS);
     return &table;

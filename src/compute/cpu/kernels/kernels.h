@@ -168,6 +168,8 @@ typedef struct Kernels {
 
     /* The ways in which matmul reads weights (product_ways.h); NULL if the table has only one. */
     struct ReadChoice *reads;
+    /* Whether matmul takes tiles of outputs in pairs (product_ways.h); NULL if the table has only one way. */
+    struct PairChoice *pairs;
     /* Products by tile instructions (product_ways.h); NULL if the table has none. */
     const struct TileProducts *tiles;
 } Kernels;

@@ -93,8 +93,12 @@ int machine_measure(const Kernels *kernels, int n_threads, MachineSpeed *out, fr
     }
     mem_free(job.buffer);
     measure_peaks(&job, n_threads, out);
-    for (ActForm form = ACT_Q16; form <= ACT_Q8; form++)
+    for (ActForm form = ACT_Q16; form <= ACT_Q8; form++) {
+        out->pair_rows[form] = kernels->pairs && takes_pairs(kernels->pairs, TYPE_Q8_0, form, PAIR_ROWS_MIN)
+                                   ? PAIR_ROWS_MIN
+                                   : 0;
         out->tile_rows[form] = kernels->tiles ? tile_rows_min(kernels->tiles->ways, form) % (TILE_WAY_ROWS + 1) : 0;
+    }
     out->reads[0] = '\0';
     if (kernels->reads) read_ways_text(kernels->reads, out->reads);
     return FR_OK;

@@ -15,7 +15,7 @@
  * A block type needs no more than one column at a time: the dot products of different rows and slices are independent,
  * so that the CPU overlaps them. A plain type is a chain of fused multiply-adds, four cycles each; there the
  * accumulators are registers, several columns at once keep the units busy, and each number of rows has its own
- * function. Tables with 32 vectors take two tiles at once where there are many rows (pass_pair).
+ * function. Tables with 32 vectors can take two tiles at once where there are many rows (pass_pair).
  *
  * Memory. A thread reads the tiles of a product as one stream of bytes, or as two, half the tiles each, in turns.
  * Each slice prefetches bytes that come later in its stream. How far ahead, into which cache and in how many streams
@@ -122,7 +122,8 @@ INLINE void add_rows_of_words(TensorType type, int n_rows, const Unpacked *u, co
 }
 #endif
 
-/* Adds the share of a slice to the accumulators of all rows. */
+/* Adds the share of a slice to the accumulators of all rows. With 8-bit activations the products take so little time
+ * that the rows' next blocks come late from the second cache, unless they are prefetched. */
 INLINE void add_all_rows(TensorType type, ActForm form, int64_t n_rows, const Unpacked *u, const unsigned char *x,
                          size_t x_stride, Vf *acc) {
     int64_t r = 0;
@@ -136,8 +137,12 @@ INLINE void add_all_rows(TensorType type, ActForm form, int64_t n_rows, const Un
         return;
     }
 #endif
-    for (; r + ROWS_TOGETHER <= n_rows; r += ROWS_TOGETHER, x += ROWS_TOGETHER * x_stride)
+    for (; r + ROWS_TOGETHER <= n_rows; r += ROWS_TOGETHER, x += ROWS_TOGETHER * x_stride) {
+        if (form == ACT_Q8)
+            UNROLL for (int i = 0; i < ROWS_TOGETHER; i++)
+                __builtin_prefetch(x + (size_t)i * x_stride + 2 * act_block_bytes(form), 0, 3);
         add_rows(type, form, ROWS_TOGETHER, u, x, x_stride, acc + r);
+    }
     if (ROWS_TOGETHER > 2 && n_rows - r >= 2) {
         add_rows(type, form, 2, u, x, x_stride, acc + r);
         r += 2, x += 2 * x_stride;
@@ -182,6 +187,9 @@ INLINE void pass_blocks(TensorType type, ActForm form, const Pass *p) {
  *
  * The idea. Four activations, which are copied once to all lanes of a register, are multiplied with the codes of two
  * tiles: half of the reads. The codes of both tiles take 16 registers, the sums of PAIR_CHAINS products eight.
+ *
+ * When it loses: with few rows, and on a CPU that reads twice for each product, so that no product waits for a read
+ * (Zen 4). product_ways.c measures it.
  *
  * Each output's operations and their order are those of one tile. Proof: test_kernels_matmul.c. */
 enum { PAIR_CHAINS = 8 };
@@ -260,9 +268,7 @@ INLINE void pass_pair(TensorType type, ActForm form, const Pass *p) {
             v_store_n(p->y + r * p->y_stride + c * LANES, p->n_valid - c * LANES, acc[r][c]);
 }
 
-/* The least number of rows that take two tiles at once. With fewer rows, one tile at a time is faster
- * (research/DIARY.md). */
-enum { PAIRS_FROM = 12 };
+static PairChoice pair_choice;
 #endif
 
 /* ---- plain types -------------------------------------------------------------------------------- */
@@ -364,7 +370,7 @@ static void mul_block_tile(const PackedMatrix *w, const BlockPasses passes, Pass
 static void mul_blocks(const PackedMatrix *w, Pass p, int64_t begin, int64_t end) {
     int64_t t = begin, half = (end - begin) / 2;
 #if defined(TILES_IN_PAIRS)
-    if (p.n_rows >= PAIRS_FROM)
+    if (takes_pairs(&pair_choice, w->type, w->act, p.n_rows))
         for (; t + 2 <= end; t += 2) mul_block_tile(w, pair_passes, p, t, 1);
 #endif
     if (t == begin && p.read->n_streams == 2 && half >= HALF_TILES_MIN) {

@@ -15,6 +15,10 @@
  * counts, because a disturbance only makes a run slower. A way replaces the default only if it is faster by three per
  * cent.
  *
+ * Pairs. A pass over two tiles of outputs reads each activation once for both, which helps where reading is the limit
+ * (Intel) and costs a tenth where it is not (Zen 4). One thread multiplies two tiles with many rows from the second
+ * cache. Pairs are used only if they are faster by three per cent, because one tile at a time reads better from memory.
+ *
  * Tile instructions. One thread multiplies two tiles of outputs, whose weights and activations stay in the second
  * cache, for each number of rows of a tile and for two tiles full of rows. Where the memory is the limit, all ways
  * take the same time, and the one with the least work leaves most of it to the memory. Types are taken as two kinds,
@@ -33,7 +37,10 @@
 #include <emmintrin.h>
 #endif
 
-enum { N_IN = 2048 };
+enum {
+    N_IN = 2048,
+    LEAST_GAIN = 32, /* a way is clearly faster than another one if it saves more than 1/LEAST_GAIN of the time */
+};
 
 /* A product whose time is measured. */
 typedef struct Trial {
@@ -58,12 +65,17 @@ static void trial_close(Trial *t) {
     mem_free(t->y);
 }
 
+static double product_s(const Trial *t, int64_t n_rows) {
+    double start = clock_s();
+    t->kernels->matmul(&t->w, t->x, n_rows, t->y, t->w.n_out, 0, packed_n_tiles(&t->w));
+    return clock_s() - start;
+}
+
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 enum {
     READ_BYTES = 256 << 10,
     READ_RUNS = 5,
-    READ_GAIN = 32, /* a way replaces the default if it saves more than 1/READ_GAIN of the default's time */
 };
 
 /* After this much processor time, in seconds, the types that have not been measured yet keep their defaults. */
@@ -106,12 +118,7 @@ static bool flush_weights(const PackedMatrix *w) {
 #endif
 }
 
-static double read_s(const Trial *t, int64_t n_rows) {
-    if (!flush_weights(&t->w)) return 0;
-    double start = clock_s();
-    t->kernels->matmul(&t->w, t->x, n_rows, t->y, t->w.n_out, 0, packed_n_tiles(&t->w));
-    return clock_s() - start;
-}
+static double read_s(const Trial *t, int64_t n_rows) { return flush_weights(&t->w) ? product_s(t, n_rows) : 0; }
 
 /* Returns the number of the fastest way for n_rows rows, which is the default unless another way is clearly faster. */
 static int fastest_read(const Trial *t, int64_t n_rows) {
@@ -127,7 +134,7 @@ static int fastest_read(const Trial *t, int64_t n_rows) {
     int best = usual;
     for (int way = 0; way < READ_WAYS; way++)
         if (least[way] < least[best]) best = way;
-    return least[best] < least[usual] * (1 - 1.0 / READ_GAIN) ? best : usual;
+    return least[best] < least[usual] * (1 - 1.0 / LEAST_GAIN) ? best : usual;
 }
 
 void read_ways_measure(const Kernels *k) {
@@ -144,7 +151,7 @@ void read_ways_measure(const Kernels *k) {
     }
 }
 
-/* ---- tile instructions ------------------------------------------------------------------------------------------- */
+/* ---- pairs and tile instructions: what they share ---------------------------------------------------------------- */
 
 enum {
     TILES_OUT = 2 * TILE_ROWS,
@@ -152,22 +159,59 @@ enum {
     TILE_RUNS = 5,
 };
 
+static int scale_kind(TensorType type) { return scale_parts(type) - 1; }
+static const TensorType kind_examples[SCALE_KINDS] = {TYPE_Q8_0, TYPE_Q6_K};
+
+/* ---- pairs ------------------------------------------------------------------------------------------------------- */
+
+bool takes_pairs(const PairChoice *choice, TensorType type, ActForm form, int64_t n_rows) {
+    if (n_rows < PAIR_ROWS_MIN) return false;
+    return choice->forced ? choice->forced == 2 : !choice->is_slow[form][scale_kind(type)];
+}
+
+void pairs_force(const Kernels *k, int pairs) {
+    if (k->pairs) k->pairs->forced = pairs + 1;
+}
+
+/* Returns whether pairs of tiles are not clearly faster than one tile at a time. */
+static bool pairs_are_slow(const Trial *t) {
+    double least[2];
+    for (int run = 0; run < TILE_RUNS; run++)
+        for (int pairs = 0; pairs < 2; pairs++) {
+            pairs_force(t->kernels, pairs);
+            double s = product_s(t, MANY_ROWS);
+            if (run == 0 || s < least[pairs]) least[pairs] = s;
+        }
+    pairs_force(t->kernels, -1);
+    return least[1] > least[0] * (1 - 1.0 / LEAST_GAIN);
+}
+
+void pairs_measure(const Kernels *k) {
+    for (ActForm form = ACT_Q16; form <= ACT_Q8; form++)
+        for (int kind = 0; kind < SCALE_KINDS; kind++) {
+            Trial t;
+            if (trial_open(&t, k, kind_examples[kind], form, TILES_OUT, MANY_ROWS))
+                k->pairs->is_slow[form][kind] = pairs_are_slow(&t);
+            trial_close(&t);
+        }
+}
+
+/* ---- tile instructions ------------------------------------------------------------------------------------------- */
+
 const char *tile_way_name(TileWay way) {
     static const char *const names[N_TILE_WAYS] = {"vectors", "tiles", "pairs of tiles"};
     return names[way];
 }
 
-static int tile_kind(TensorType type) { return scale_parts(type) - 1; }
-
 TileWay tile_way(const TileWays *ways, TensorType type, ActForm form, int64_t n_rows) {
     if (!act_is_blocks(form) || n_rows < 1) return WAY_VECTORS;
-    return (TileWay)ways->of[form][tile_kind(type)][(n_rows < TILE_WAY_ROWS ? n_rows : TILE_WAY_ROWS) - 1];
+    return (TileWay)ways->of[form][scale_kind(type)][(n_rows < TILE_WAY_ROWS ? n_rows : TILE_WAY_ROWS) - 1];
 }
 
 int tile_rows_min(const TileWays *ways, ActForm form) {
     int n = TILE_WAY_ROWS;
     for (; n > 0; n--)
-        for (int kind = 0; kind < TILE_WAY_KINDS; kind++)
+        for (int kind = 0; kind < SCALE_KINDS; kind++)
             if (ways->of[form][kind][n - 1] == WAY_VECTORS) return n + 1;
     return 1;
 }
@@ -192,13 +236,12 @@ static TileWay fastest_tiles(const Trial *t, int64_t n_rows) {
 }
 
 void tile_ways_measure(const Kernels *k) {
-    static const TensorType examples[TILE_WAY_KINDS] = {TYPE_Q8_0, TYPE_Q6_K};
     TileWays *ways = k->tiles->ways;
     memset(ways->of, WAY_VECTORS, sizeof ways->of);
     for (ActForm form = ACT_Q16; form <= ACT_Q8; form++)
-        for (int kind = 0; kind < TILE_WAY_KINDS; kind++) {
+        for (int kind = 0; kind < SCALE_KINDS; kind++) {
             Trial t;
-            if (trial_open(&t, k, examples[kind], form, TILES_OUT, MANY_ROWS))
+            if (trial_open(&t, k, kind_examples[kind], form, TILES_OUT, MANY_ROWS))
                 for (int n = 1; n <= TILE_WAY_ROWS; n++)
                     ways->of[form][kind][n - 1] = (unsigned char)fastest_tiles(&t, n < TILE_WAY_ROWS ? n : MANY_ROWS);
             trial_close(&t);
@@ -213,6 +256,10 @@ void product_ways_measure(const Kernels *k) {
     if (k->reads && !k->reads->is_measured) {
         read_ways_measure(k);
         k->reads->is_measured = true;
+    }
+    if (k->pairs && !k->pairs->is_measured) {
+        pairs_measure(k);
+        k->pairs->is_measured = true;
     }
     if (k->tiles && !k->tiles->ways->is_measured) {
         tile_ways_measure(k);

@@ -48,6 +48,24 @@ int read_way(const ReadChoice *choice, TensorType type, int64_t n_rows);
 enum { READ_TEXT_BYTES = 400 };
 void read_ways_text(const ReadChoice *choice, char out[READ_TEXT_BYTES]);
 
+/* ---- pairs: how many tiles of outputs a product by vectors takes at a time ---------------------------------------- */
+
+enum {
+    PAIR_ROWS_MIN = 12, /* fewer rows take one tile at a time: pairs were slower for them on every CPU (DIARY.md) */
+    SCALE_KINDS = 2,    /* kinds of block types: with one scale for 32 inputs, and with two */
+};
+
+/* Where a table has passes over pairs of tiles (TILES_IN_PAIRS): whether products of many rows use them; all zeros mean
+ * that they do. */
+typedef struct PairChoice {
+    bool is_slow[2][SCALE_KINDS]; /* [form of activations][kind] */
+    int forced;                   /* 1: every product takes one tile at a time; 2: many rows take pairs; 0: neither */
+    bool is_measured;
+} PairChoice;
+
+/* Returns whether a product of n_rows rows takes pairs of tiles. */
+bool takes_pairs(const PairChoice *choice, TensorType type, ActForm form, int64_t n_rows);
+
 /* ---- tile instructions ------------------------------------------------------------------------------------------- */
 
 typedef enum TileWay {
@@ -58,11 +76,11 @@ typedef enum TileWay {
 } TileWay;
 
 /* More rows than a tile has are all treated alike. */
-enum { TILE_WAY_ROWS = 17, TILE_WAY_KINDS = 2 };
+enum { TILE_WAY_ROWS = 17 };
 
 typedef struct TileWays {
-    /* [form of activations][types with one scale for 32 inputs, with two][rows - 1] */
-    unsigned char of[2][TILE_WAY_KINDS][TILE_WAY_ROWS];
+    /* [form of activations][kind][rows - 1] */
+    unsigned char of[2][SCALE_KINDS][TILE_WAY_ROWS];
     bool is_measured;
 } TileWays;
 
@@ -87,10 +105,13 @@ int tile_rows_min(const TileWays *ways, ActForm form);
  * kind of ways that the table has. The defaults stay where memory runs out, or where the CPU cannot be told to drop
  * a cache line. Several threads may call it. */
 void product_ways_measure(const Kernels *k);
-/* The two parts of that function; each call measures again. */
+/* The parts of that function; each call measures again. */
 void read_ways_measure(const Kernels *k);
+void pairs_measure(const Kernels *k);
 void tile_ways_measure(const Kernels *k);
 /* Makes every product of a table read in one way; -1 returns to the chosen ways. For tests and measurements. */
 void read_ways_force(const Kernels *k, int way);
+/* Makes products of many rows take pairs of tiles (1) or one tile at a time (0); -1 returns to the choice. */
+void pairs_force(const Kernels *k, int pairs);
 
 #endif

@@ -81,4 +81,7 @@ const Kernels TABLE = {
 #endif
     .rows = &TABLE_ROWS,
     .reads = &read_choice,
+#if defined(TILES_IN_PAIRS)
+    .pairs = &pair_choice,
+#endif
 };
