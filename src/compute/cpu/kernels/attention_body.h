@@ -11,13 +11,14 @@
  *
  *     packed[d][i] = K[slots[i]][d]     for running sum j: s_j[keys] = fma(q[j], packed[j][keys], 0), then j + 16, ...
  *
- * Now each running sum is a vector over the keys, and a fold is 15 plain additions for LANES scores. ROWS_AT_ONCE
- * queries and KEY_VECTORS vectors of keys make as many independent chains as there are registers, and each load serves
- * several.
+ * Now each running sum is a vector over the keys, and a fold is 15 plain additions for LANES scores.
  *
- * Folding goes 16 -> 8 -> 4 -> 2 -> 1 and adds s_j and s_(j+8) first. The running sums are therefore computed in the
- * order 0, 8, 4, 12, 2, 10, ..., which is a counter with its bits reversed; whenever a bit of the counter is set,
- * the sum that waits on that level is added. So at most four sums wait instead of 16. */
+ * Folding goes 16 -> 8 -> 4 -> 2 -> 1 and adds s_j and s_(j+8) first. The running sums are therefore computed in pairs,
+ * in the order (0, 8), (4, 12), (2, 10), ..., whose numbers are a counter with its bits reversed; whenever a bit of the
+ * counter is set, the sum that waits on that level is added. So at most three sums wait instead of 16. ROWS_AT_ONCE
+ * queries with one vector of keys, two sums each, make eight independent chains, and with the sums that wait they fit
+ * into 32 registers: a second vector would save loads, but sums would be stored and loaded again. A single query has
+ * as many chains by KEY_VECTORS vectors of keys. */
 
 enum { ROWS_AT_ONCE = 4 };
 
@@ -64,21 +65,23 @@ static void unpack_values(KvType type, int64_t head_dim, const void *v, size_t s
 /* Computes the scores of n_q queries with n_vectors vectors of packed keys, of which the first n keys exist. */
 INLINE void packed_scores_of(int n_q, int n_vectors, const float *const *q, int64_t head_dim, const float *keys,
                              int64_t n, float scale, float *const *scores, int64_t at) {
-    enum { N = ROWS_AT_ONCE * KEY_VECTORS };
-    static const uint8_t order[16] = {0, 8, 4, 12, 2, 10, 6, 14, 1, 9, 5, 13, 3, 11, 7, 15};
-    Vf waiting[4][N], sum[N];
-    UNROLL for (int k = 0; k < 16; k++) {
-        UNROLL for (int i = 0; i < n_q * n_vectors; i++) sum[i] = v_zero();
-        for (int64_t d = order[k]; d < head_dim; d += 16) {
-            Vf key[KEY_VECTORS];
-            UNROLL for (int v = 0; v < n_vectors; v++) key[v] = v_load(keys + d * KEYS_PACKED + v * LANES);
-            UNROLL for (int h = 0; h < n_q; h++) {
-                Vf x = v_set(q[h][d]);
-                UNROLL for (int v = 0; v < n_vectors; v++)
-                    sum[h * n_vectors + v] = v_fma(x, key[v], sum[h * n_vectors + v]);
+    enum { N = (int)ROWS_AT_ONCE > (int)KEY_VECTORS ? (int)ROWS_AT_ONCE : (int)KEY_VECTORS };
+    static const uint8_t order[8][2] = {{0, 8}, {4, 12}, {2, 10}, {6, 14}, {1, 9}, {5, 13}, {3, 11}, {7, 15}};
+    Vf waiting[3][N], sum[N], second[N];
+    UNROLL for (int k = 0; k < 8; k++) {
+        UNROLL for (int i = 0; i < n_q * n_vectors; i++) sum[i] = second[i] = v_zero();
+        for (int64_t d = 0; d < head_dim; d += 16) UNROLL for (int j = 0; j < 2; j++) {
+                int64_t element = d + order[k][j];
+                Vf key[KEY_VECTORS], *to = j ? second : sum;
+                UNROLL for (int v = 0; v < n_vectors; v++) key[v] = v_load(keys + element * KEYS_PACKED + v * LANES);
+                UNROLL for (int h = 0; h < n_q; h++) {
+                    Vf x = v_set(q[h][element]);
+                    UNROLL for (int v = 0; v < n_vectors; v++)
+                        to[h * n_vectors + v] = v_fma(x, key[v], to[h * n_vectors + v]);
+                }
             }
-        }
-        UNROLL for (int level = 0; level < 4; level++) {
+        UNROLL for (int i = 0; i < n_q * n_vectors; i++) sum[i] = v_add(sum[i], second[i]);
+        UNROLL for (int level = 0; level < 3; level++) {
             int below = (1 << level) - 1;
             if ((k & below) != below) continue;
             UNROLL for (int i = 0; i < n_q * n_vectors; i++) {
@@ -95,20 +98,21 @@ INLINE void packed_scores_of(int n_q, int n_vectors, const float *const *q, int6
     }
 }
 
-INLINE void packed_scores_all(int n_q, const float *const *q, int64_t head_dim, const float *keys, int64_t n_keys,
-                              float scale, float *const *scores) {
-    for (int64_t i = 0; i < n_keys; i += KEY_VECTORS * LANES) {
-        if (n_keys <= LANES) packed_scores_of(n_q, 1, q, head_dim, keys + i, n_keys - i, scale, scores, i);
-        else packed_scores_of(n_q, KEY_VECTORS, q, head_dim, keys + i, n_keys - i, scale, scores, i);
-    }
+INLINE void packed_scores_all(int n_q, int n_vectors, const float *const *q, int64_t head_dim, const float *keys,
+                              int64_t n_keys, float scale, float *const *scores) {
+    for (int64_t i = 0; i < n_keys; i += n_vectors * LANES)
+        packed_scores_of(n_q, n_vectors, q, head_dim, keys + i, n_keys - i, scale, scores, i);
 }
 
 static void packed_scores(const float *const *q, int64_t n_q, int64_t head_dim, const float *keys, int64_t n_keys,
                           float scale, float *const *scores) {
     int64_t h = 0;
     for (; h + ROWS_AT_ONCE <= n_q; h += ROWS_AT_ONCE)
-        packed_scores_all(ROWS_AT_ONCE, q + h, head_dim, keys, n_keys, scale, scores + h);
-    for (; h < n_q; h++) packed_scores_all(1, q + h, head_dim, keys, n_keys, scale, scores + h);
+        packed_scores_all(ROWS_AT_ONCE, 1, q + h, head_dim, keys, n_keys, scale, scores + h);
+    for (; h < n_q; h++) {
+        if (n_keys <= LANES) packed_scores_all(1, 1, q + h, head_dim, keys, n_keys, scale, scores + h);
+        else packed_scores_all(1, KEY_VECTORS, q + h, head_dim, keys, n_keys, scale, scores + h);
+    }
 }
 
 /* Adds n weighted values to n_q outputs, in the n_columns vectors from element d on. */

@@ -16,7 +16,7 @@
  * cent.
  *
  * Pairs. A pass over two tiles of outputs reads each activation once for both, which helps where reading is the limit
- * (Intel) and costs a tenth where it is not (Zen 4). One thread multiplies two tiles with many rows from the second
+ * (Intel) and costs a tenth where it is not (Zen 4). One thread multiplies two tiles with 16 rows from the second
  * cache. Pairs are used only if they are faster by three per cent, because one tile at a time reads better from memory.
  *
  * Tile instructions. One thread multiplies two tiles of outputs, whose weights and activations stay in the second
@@ -157,6 +157,7 @@ enum {
     TILES_OUT = 2 * TILE_ROWS,
     MANY_ROWS = 32, /* one measurement decides for all numbers of rows above those of a tile */
     TILE_RUNS = 5,
+    PAIR_TRIAL_ROWS = 16, /* few of those that may take pairs: there the ways differ most */
 };
 
 static int scale_kind(TensorType type) { return scale_parts(type) - 1; }
@@ -179,7 +180,7 @@ static bool pairs_are_slow(const Trial *t) {
     for (int run = 0; run < TILE_RUNS; run++)
         for (int pairs = 0; pairs < 2; pairs++) {
             pairs_force(t->kernels, pairs);
-            double s = product_s(t, MANY_ROWS);
+            double s = product_s(t, PAIR_TRIAL_ROWS);
             if (run == 0 || s < least[pairs]) least[pairs] = s;
         }
     pairs_force(t->kernels, -1);
@@ -190,7 +191,7 @@ void pairs_measure(const Kernels *k) {
     for (ActForm form = ACT_Q16; form <= ACT_Q8; form++)
         for (int kind = 0; kind < SCALE_KINDS; kind++) {
             Trial t;
-            if (trial_open(&t, k, kind_examples[kind], form, TILES_OUT, MANY_ROWS))
+            if (trial_open(&t, k, kind_examples[kind], form, TILES_OUT, PAIR_TRIAL_ROWS))
                 k->pairs->is_slow[form][kind] = pairs_are_slow(&t);
             trial_close(&t);
         }

@@ -15,7 +15,7 @@ enum {
     COLUMNS_NARROW = 4,
     COLUMNS_WIDE = 2,
     MIX_COLUMNS = 4,          /* vectors of a value row that attn_mix holds for four heads */
-    KEY_VECTORS = 4,          /* vectors of packed keys that packed_scores holds for four queries */
+    KEY_VECTORS = 4,          /* vectors of packed keys that a query of packed_scores takes, or key_block_scores */
     BYTE_CODES_LOSE_BIAS = 0, /* v_dot_4_groups does not subtract 128 from 8-bit codes */
 };
 
