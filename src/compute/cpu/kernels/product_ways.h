@@ -48,7 +48,7 @@ int read_way(const ReadChoice *choice, TensorType type, int64_t n_rows);
 enum { READ_TEXT_BYTES = 400 };
 void read_ways_text(const ReadChoice *choice, char out[READ_TEXT_BYTES]);
 
-/* ---- pairs: how many tiles of outputs a product by vectors takes at a time ---------------------------------------- */
+/* ---- pairs: how many tiles of outputs a product by vectors takes at a time -------------------------------------- */
 
 enum {
     PAIR_ROWS_MIN = 12, /* fewer rows take one tile at a time: pairs were slower for them on every CPU (DIARY.md) */
