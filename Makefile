@@ -53,10 +53,13 @@ ALL_CFLAGS = -std=c11 $(WARN) $(WERROR) $(CFLAGS) -D_GNU_SOURCE -ffp-contract=of
 INCLUDE_ABOVE = $(if $(filter src/%,$<),,-I.)
 # A static program has the libraries that these libraries need, too.
 STATIC  := $(filter static-%,$(MODE))
-LDLIBS   = $(if $(STATIC),-L$(BUILD)) $(if $(DARWIN),,-Wl$(comma)--as-needed) $(PKG_LIBS) $(CLI_LIBS) $(if $(STATIC),-lmd) -lm
+LDLIBS   = $(if $(STATIC),-L$(BUILD)) $(if $(DARWIN),,-Wl$(comma)--as-needed) $(PKG_LIBS) $(CLI_LIBS) $(STATIC_LIBS_$(MODE)) -lm
+STATIC_LIBS_static-x86_64  := -lmd
+STATIC_LIBS_static-aarch64 := -lmd
 # Other people's headers are not held to our warnings. The library needs three libraries and the headers of Random123; what is built on it
 # needs the others.
-system_headers = $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(1) 2>/dev/null))
+# A folder that every compiler of this system knows is left out, because another C library must not find this one's headers first.
+system_headers = $(patsubst -I%,-isystem %,$(filter-out -I/usr/include/%-linux-gnu,$(shell pkg-config --cflags $(1) 2>/dev/null)))
 LIB_CFLAGS := $(call system_headers,$(LIB_PKGS))
 TOP_CFLAGS := $(call system_headers,$(PKGS) $(CLI_PKGS) $(HEADER_PKGS))
 PKG_CFLAGS  = $(if $(filter src/%,$<),$(LIB_CFLAGS),$(TOP_CFLAGS))
@@ -225,9 +228,11 @@ $(BUILD)/libforerun.a: $(LIB_OBJS)
 	$(if $(DARWIN),,$(Q)objcopy --wildcard --keep-global-symbol='fr_*' $(BUILD)/forerun-hidden.o)
 	@rm -f $@ && ar rcs $@ $(BUILD)/forerun-hidden.o && rm $(BUILD)/forerun-hidden.o
 
+# musl-gcc cannot link a static program that is loaded at a random address.
+PIE = $(if $(STATIC),$(if $(filter static-musl,$(MODE)),-static -no-pie,-static-pie),-pie)
 $(BUILD)/forerun: $(MAIN_OBJ) $(BUILD)/forerun-all.a | $(MPI_MODULE)
 	$(call say,LD,$@)
-	$(Q)$(CC) $(if $(STATIC),-static-pie,-pie) $(MODE_FLAGS) $(HARDEN) $(HARDEN_LDFLAGS) -pthread $(filter %.o %forerun-all.a,$^) $(LDLIBS) -o $@
+	$(Q)$(CC) $(PIE) $(MODE_FLAGS) $(HARDEN) $(HARDEN_LDFLAGS) -pthread $(filter %.o %forerun-all.a,$^) $(LDLIBS) -o $@
 build/forerun: build/release/forerun
 	@ln -sfn release/forerun $@
 $(TOOLS): $(BUILD)/%: $(BUILD)/tools/%.o $(BUILD)/forerun-all.a
@@ -443,9 +448,9 @@ static:
 	@ls -l build/static-*/forerun
 # The same texts and logits as by the program that is linked with shared libraries, with every kernel table that this processor runs; for
 # aarch64 under qemu. An unknown table gives an error that lists them.
+KERNEL_TABLES = $$(build/forerun run -m models/draft.gguf -p A --kernels all 2>&1 | sed -n 's/.*choose from //p' | tr -d ,)
 check-static: build/forerun static
-	@tests/support/cross_run.sh build/forerun "$$(build/forerun run -m models/draft.gguf -p A --kernels all 2>&1 | sed -n 's/.*choose from //p' | tr -d ,)" \
-	  build/static-x86_64/forerun
+	@tests/support/cross_run.sh build/forerun "$(KERNEL_TABLES)" build/static-x86_64/forerun
 	@[ ! -e build/static-aarch64/forerun ] || \
 	  tests/support/cross_run.sh build/forerun "ref neon neon-dot neon-i8mm" qemu-aarch64 -cpu max build/static-aarch64/forerun
 
@@ -483,6 +488,21 @@ check-musl: deps-musl
 	@$(MUSL_MAKE)
 	@$(MAKE) $(JOBS) --no-print-directory -s $(RUNNER)
 	@$(RUNNER) $(addprefix build/musl/tests/,$(MUSL_TESTS))
+
+# The whole program, too. What of it is loaded where it is needed, and never by a static program, has the headers of this system.
+MUSL_PREFIX    := build/static-musl/libraries
+MUSL_LIBRARIES := $(patsubst %,$(SOURCES)/%/done,pcre2 utf8proc xxhash jansson libzstd ncurses libedit openssl libevent)
+.PHONY: static-musl check-static-musl
+$(MUSL_PREFIX)/done: packaging/musl_libraries.sh $(MUSL_LIBRARIES)
+	@packaging/musl_libraries.sh $(SOURCES) $(MUSL_PREFIX) $(MUSL_CC)
+	@touch $@
+static-musl: deps-musl
+	@$(MAKE) --no-print-directory -s $(MUSL_PREFIX)/done
+	@PKG_CONFIG_PATH=$(CURDIR)/$(MUSL_PREFIX)/lib/pkgconfig $(MAKE) $(JOBS) --no-print-directory -s MODE=static-musl CC="$(MUSL_CC)" \
+	  build/static-musl/forerun
+	@ls -l build/static-musl/forerun
+check-static-musl: build/forerun static-musl
+	@tests/support/cross_run.sh build/forerun "$(KERNEL_TABLES)" build/static-musl/forerun
 
 # The golden hashes of the shipped model and of all architectures in three builds: the C library of this system, musl, and 64-bit ARM
 # under an emulator, with one processor for each of its kernel tables. The test for ARM is linked with the library only.
@@ -619,7 +639,7 @@ help:
 	  'make asan        the tests under AddressSanitizer; ubsan and tsan likewise' \
 	  'make quick-tests only the quick ones, e.g. MODE=asan' \
 	  'make static      one file for any Linux, build/static-x86_64/forerun, and the same for aarch64 where its compiler is;' \
-	  '                 check-static compares their texts and logits' \
+	  '                 check-static compares their texts and logits; static-musl and check-static-musl do so with another C library' \
 	  'make cross-macos compile everything for macOS by zig; cross-systems also for FreeBSD and musl (nothing is run)' \
 	  'make cross-aarch64  build the kernels for 64-bit ARM and compare their bits with ours, under qemu' \
 	  'make check-musl  link the engine with another C library and compare texts and logits with golden hashes' \
