@@ -62,8 +62,9 @@ install -D -m 644 -t "$prefix/lib/pkgconfig" libxxhash.pc
 
 # Its configure would have to be made; Android's configuration is the one that is in the sources.
 begin jansson
-sed -e 's/\(JSON_HAVE_LOCALECONV\) 0/\1 1/' android/jansson_config.h >src/jansson_config.h
-printf '#define JSON_HAVE_ATOMIC_BUILTINS 1\n' >>src/jansson_config.h
+config=jansson_config.h header=jansson.h
+sed -e 's/\(JSON_HAVE_LOCALECONV\) 0/\1 1/' "android/$config" >"src/$config"
+printf '#define JSON_HAVE_ATOMIC_BUILTINS 1\n' >>"src/$config"
 for name in STDINT_H UNISTD_H FCNTL_H SCHED_H SYS_STAT_H SYS_TIME_H SYS_TYPES_H OPEN CLOSE READ GETPID GETTIMEOFDAY SCHED_YIELD \
     ATOMIC_BUILTINS STRTOLL; do
     printf '#define HAVE_%s 1\n' "$name"
@@ -71,7 +72,7 @@ done >src/jansson_private_config.h
 for f in src/*.c; do $CC -DHAVE_CONFIG_H -DUSE_URANDOM -Isrc -c "$f" -o "${f%.c}.o"; done
 ar rcsD libjansson.a src/*.o
 install -D -m 644 -t "$prefix/lib" libjansson.a
-install -D -m 644 -t "$prefix/include" src/jansson.h src/jansson_config.h
+install -D -m 644 -t "$prefix/include" "src/$config" "src/$header"
 describe jansson 2.14 -ljansson
 
 begin libzstd
