@@ -68,7 +68,8 @@ typedef struct Import {
     ImportTensor tensors[IMPORT_MAX_TENSORS];
     int n_tensors;
     bool counts_outputs; /* see ImportOptions */
-    /* Of the drafter's layer, for IMPORT_ROWS_PAIRED; 0: the target's, and all of a head. */
+    /* For IMPORT_ROWS_PAIRED: the width of a head of the drafter's layer (0: that of the target), and how many of its
+     * elements rotate (0: all). */
     int64_t head_dim, n_rot;
     void *kept[4]; /* [n_kept] the data of tensors that a plan made */
     int n_kept;

@@ -169,8 +169,8 @@ static int add_layer(Import *x, const ImportShape *s, int64_t i, fr_error *err) 
                    {DFLASH_BIAS(DFLASH_ATTN_K), "k_proj.bias", kv},
                    {DFLASH_BIAS(DFLASH_ATTN_V), "v_proj.bias", kv},
                    {DFLASH_BIAS(DFLASH_ATTN_OUTPUT), "o_proj.bias", n},
-                   {"blk.%d." DFLASH_SINKS ".weight", "attention_sink_bias", s->n_head},
-                   {"blk.%d." DFLASH_SINKS ".weight", "sinks", s->n_head}};
+                   {DFLASH_WEIGHT(DFLASH_SINKS), "attention_sink_bias", s->n_head},
+                   {DFLASH_WEIGHT(DFLASH_SINKS), "sinks", s->n_head}};
     int status = FR_OK;
     for (size_t k = 0; k < sizeof tensors / sizeof *tensors && !status; k++) {
         char name[64], from[96];

@@ -36,7 +36,7 @@ int32_t allocate_budgets(const BudgetInput *in, int32_t *budgets);
 typedef struct DraftPolicy {
     CostCurve cost;       /* time of a forward; empty until draft_policy_measure_costs */
     double logits_s;      /* cost_logits_s of the model */
-    double tokens_per_s;  /* the rate of all decoding requests of this step: what a second is worth */
+    double tokens_per_s;  /* R of this step: what a second is worth */
     int32_t n_base_rows;  /* rows of this step in addition to the drafted nodes of requests with automatic budgets */
     double answer_tokens; /* the mean length of recent answers */
     const Tree **trees;   /* [max_requests] arguments of the allocator */

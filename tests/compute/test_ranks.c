@@ -292,8 +292,8 @@ static void divided_layers_of_a_drafter_have_the_same_bits(void **state) {
     assert_true(n_models > 5);
 }
 
-/* Where exchanges cost more than the whole takes, the other ranks do not hear of the draft model. Otherwise the faster
- * place is used. */
+/* If the exchanges alone take longer than a forward of the whole draft model, the other ranks are not told of it.
+ * Otherwise it runs where it is faster. */
 static void a_draft_model_is_divided_where_that_is_faster(void **state) {
     (void)state;
     const RandomModel large = {.arch = "llama",

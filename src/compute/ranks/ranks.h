@@ -55,8 +55,8 @@ typedef struct SlotCopy {
     int32_t context, group, from, to, n;
 } SlotCopy;
 
-/* Where a draft model, or the layers of a drafter, run: where it is faster; or in tests and measurements, in a place of
- * choice. */
+/* The place where a draft model or the layers of a drafter run. Only tests and measurements set another one than the
+ * faster. */
 typedef enum DraftPlace { DRAFTS_WHERE_FASTER, DRAFTS_WHOLE, DRAFTS_DIVIDED } DraftPlace;
 
 typedef struct Ranks {

@@ -30,51 +30,33 @@ static const char *tensor_named(const LearnedDrafter *l, const char *name, const
     return !drafter_file_has(&l->file, name) && drafter_file_has(&l->file, old) ? old : name;
 }
 
+/* Reads the norms of a layer, and the biases and sinks of its attention, if it has them. */
 static int read_layer_vectors(Dflash *d, int32_t i, fr_error *err) {
     LearnedDrafter *l = &d->learned;
     const Hparams *h = &d->layers.model.hparams;
     DflashVectors *v = &d->vectors[i];
     const struct {
-        const char *name;
-        int32_t n;
+        const char *name; /* printf format */
+        int64_t n;
         bool is_optional;
         float **out;
-    } vectors[] = {{DFLASH_ATTN_NORM, h->n_embd, false, &v->attn_norm},
-                   {DFLASH_Q_NORM, h->head_dim, true, &v->q_norm},
-                   {DFLASH_K_NORM, h->head_dim, true, &v->k_norm},
-                   {DFLASH_SINKS, h->n_head, true, &v->sinks},
-                   {DFLASH_FFN_NORM, h->n_embd, false, &v->ffn_norm}};
+    } vectors[] = {{DFLASH_WEIGHT(DFLASH_ATTN_NORM), h->n_embd, false, &v->attn_norm},
+                   {DFLASH_WEIGHT(DFLASH_Q_NORM), h->head_dim, true, &v->q_norm},
+                   {DFLASH_WEIGHT(DFLASH_K_NORM), h->head_dim, true, &v->k_norm},
+                   {DFLASH_WEIGHT(DFLASH_SINKS), h->n_head, true, &v->sinks},
+                   {DFLASH_WEIGHT(DFLASH_FFN_NORM), h->n_embd, false, &v->ffn_norm},
+                   {DFLASH_BIAS(DFLASH_ATTN_Q), hparams_q_dim(h), true, &v->q_bias},
+                   {DFLASH_BIAS(DFLASH_ATTN_K), hparams_kv_dim(h), true, &v->k_bias},
+                   {DFLASH_BIAS(DFLASH_ATTN_V), hparams_kv_dim(h), true, &v->v_bias},
+                   {DFLASH_BIAS(DFLASH_ATTN_OUTPUT), h->n_embd, true, &v->o_bias}};
     int status = FR_OK;
     for (size_t k = 0; k < sizeof vectors / sizeof *vectors && !status; k++) {
         char name[64], old[64];
-        snprintf(name, sizeof name, DFLASH_LAYER, i, vectors[k].name);
-        snprintf(old, sizeof old, DFLASH_LAYER, i,
-                 vectors[k].out == &v->ffn_norm ? "post_attention_norm" : vectors[k].name);
-        const char *found = tensor_named(l, name, old);
+        snprintf(name, sizeof name, vectors[k].name, i);
+        snprintf(old, sizeof old, DFLASH_LAYER, i, "post_attention_norm");
+        const char *found = vectors[k].out == &v->ffn_norm ? tensor_named(l, name, old) : name;
         if (vectors[k].is_optional && !drafter_file_has(&l->file, found)) continue;
         status = drafter_file_vector(&l->file, found, vectors[k].n, vectors[k].out, err);
-    }
-    return status;
-}
-
-static int read_biases(Dflash *d, int32_t i, fr_error *err) {
-    LearnedDrafter *l = &d->learned;
-    const Hparams *h = &d->layers.model.hparams;
-    DflashVectors *v = &d->vectors[i];
-    const struct {
-        const char *name;
-        int64_t n;
-        float **out;
-    } biases[] = {{DFLASH_BIAS(DFLASH_ATTN_Q), hparams_q_dim(h), &v->q_bias},
-                  {DFLASH_BIAS(DFLASH_ATTN_K), hparams_kv_dim(h), &v->k_bias},
-                  {DFLASH_BIAS(DFLASH_ATTN_V), hparams_kv_dim(h), &v->v_bias},
-                  {DFLASH_BIAS(DFLASH_ATTN_OUTPUT), h->n_embd, &v->o_bias}};
-    int status = FR_OK;
-    for (size_t k = 0; k < sizeof biases / sizeof *biases && !status; k++) {
-        char name[64];
-        snprintf(name, sizeof name, biases[k].name, i);
-        if (drafter_file_has(&l->file, name))
-            status = drafter_file_vector(&l->file, name, biases[k].n, biases[k].out, err);
     }
     return status;
 }
@@ -114,7 +96,6 @@ static int read_layer(Dflash *d, int32_t i, fr_error *err) {
         {DFLASH_FFN_DOWN, h->n_ff, n, MATRIX_DOWN},
     };
     int status = read_layer_vectors(d, i, err);
-    if (!status) status = read_biases(d, i, err);
     for (size_t k = 0; k < sizeof matrices / sizeof *matrices && !status; k++) {
         char name[64];
         snprintf(name, sizeof name, DFLASH_LAYER, i, matrices[k].name);

@@ -304,7 +304,9 @@ enum { DFLASH_MAX_SELECTOR_RANK = 4096 };
 #define DFLASH_FFN_GATE "ffn_gate"
 #define DFLASH_FFN_UP "ffn_up"
 #define DFLASH_FFN_DOWN "ffn_down"
-#define DFLASH_BIAS(name) "blk.%d." name ".bias" /* printf format of the names of q, k, v and the output */
+/* printf formats of the names of vectors; q, k, v and the output can have biases */
+#define DFLASH_WEIGHT(name) "blk.%d." name ".weight"
+#define DFLASH_BIAS(name) "blk.%d." name ".bias"
 #define DFLASH_ATTN_CONV "attn_conv_proj"
 #define DFLASH_FFN_CONV "ffn_conv_proj"
 #define DFLASH_CONV_BASE "blk.%d.%s_conv_base" /* printf format; attn or ffn */

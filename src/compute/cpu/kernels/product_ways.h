@@ -55,8 +55,8 @@ enum {
     SCALE_KINDS = 2,    /* kinds of block types: with one scale for 32 inputs, and with two */
 };
 
-/* Where a table has passes over pairs of tiles (TILES_IN_PAIRS): whether products of many rows use them; all zeros mean
- * that they do. */
+/* The choice whether products of many rows use passes over pairs of tiles, of a table that has these (TILES_IN_PAIRS).
+ * All zeros mean that they do. */
 typedef struct PairChoice {
     bool is_slow[2][SCALE_KINDS]; /* [form of activations][kind] */
     int forced;                   /* 1: every product takes one tile at a time; 2: many rows take pairs; 0: neither */
