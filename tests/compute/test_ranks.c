@@ -301,7 +301,7 @@ static void a_draft_model_is_divided_where_that_is_faster(void **state) {
                                .n_embd = 256,
                                .n_head = 4,
                                .n_head_kv = 2,
-                               .n_ff = 1024,
+                               .n_ff = 4096,
                                .n_vocab = N_VOCAB,
                                .seed = 3};
     Gguf *gguf = rig_random_gguf(&small_models[0]);
