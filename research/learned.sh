@@ -80,7 +80,7 @@ steps_in() { # MINUTES NAME METHOD RATE OPTIONS...
   shift 4
   if [ ! -e "$OUT/$kind-$minutes.steps" ]; then
     rm -f "$OUT/probe-$kind".*
-    train "probe-$kind" "$method" 10 "$rate" "$@" --valid 0 > /dev/null 2>&1
+    train "probe-$kind" "$method" 10 "$rate" "$@" --valid 0 > "$OUT/probe-$kind.txt" 2>&1 || { cat "$OUT/probe-$kind.txt" >&2; return 1; }
     jq -rs --argjson minutes "$minutes" '[1, (60 * $minutes * (length - 1) / (.[-1].cpu_seconds - .[0].cpu_seconds) | floor)] | max' \
       "$OUT/probe-$kind.gguf.log.jsonl" > "$OUT/$kind-$minutes.steps"
   fi
