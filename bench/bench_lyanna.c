@@ -1,13 +1,13 @@
 /* bench_lyanna.c - where a proposal of lyanna spends its time, compared with eagle.
  *
- *   bench_lyanna TARGET.gguf [RANK [HOT [DEPTH [TOP]]]]
+ *   bench_lyanna TARGET.gguf [RANK [HOT [DEPTH [TOP [DRAFT...]]]]]
  *
  * It writes drafters with random weights for the target into /tmp (token info of rank RANK, default 64, over HOT
  * tokens; default 0: all), removes them at the end, and prints
  *   the time to make the table of token info, in each form, and its size;
  *   the time of the LM head for DEPTH (5) hidden states in one pass and one after the other (Lyanna, Fig. 13 a);
  *   the time of a proposal by its parts, beside eagle's at the same depth and TOP (4) (Fig. 13 b), for 1 to 16
- *     sequences that draft together.
+ *     sequences that draft together; and of each DRAFT, which is what --draft takes, such as lyanna:file=FILE.
  * Times are medians over at most ROUNDS proposals after steps of one token each. */
 #include "opened_model.h"
 
@@ -201,7 +201,7 @@ static void proposals(const OpenedModel *m, const char *name, const char *spec) 
 
 int main(int argc, char **argv) {
     if (argc < 2) {
-        fprintf(stderr, "usage: bench_lyanna TARGET.gguf [RANK [HOT [DEPTH [TOP]]]]\n");
+        fprintf(stderr, "usage: bench_lyanna TARGET.gguf [RANK [HOT [DEPTH [TOP [DRAFT...]]]]]\n");
         return 2;
     }
     int32_t given[] = {64, 0, 5, 4}, *rank = given, *hot = given + 1, *depth = given + 2, *top = given + 3;
@@ -238,6 +238,7 @@ int main(int argc, char **argv) {
         snprintf(name, sizeof name, "lyanna:%s", extra[i]);
         proposals(&m, name, spec);
     }
+    for (int i = 6; i < argc; i++) proposals(&m, argv[i], argv[i]);
     for (int i = 0; i < 2; i++) unlink(paths[i]);
     buffer_close(x);
     buffer_close(y);
