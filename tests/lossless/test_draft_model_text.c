@@ -21,19 +21,6 @@ static const char *const specs[] = {"sps" M,    "sps" M ",length=9,coupled=0",
                                     "spectr" M, "specinfer:models=" DRAFT "+" DRAFT ",length=3,coupled=0"};
 enum { N_SPECS = sizeof specs / sizeof *specs };
 
-static fr_sampling sampling_case(int i) {
-    fr_sampling s = fr_sampling_default();
-    switch (i) {
-    case 0: break;
-    case 1: s.temperature = 0.8f, s.seed = 1; break;
-    case 2: s.temperature = 1, s.top_p = 0.9f, s.min_p = 0.02f, s.seed = 22; break;
-    case 3: s.temperature = 1.3f, s.top_k = 20, s.repeat_penalty = 1.3f, s.seed = 333; break;
-    default: s.frequency_penalty = 0.4f, s.presence_penalty = 0.3f, s.penalty_last_n = 16; break;
-    }
-    return s;
-}
-enum { N_SAMPLINGS = 5 };
-
 static const char *const prompts[] = {
     "Once upon a time there was a little girl who",
     "USER: Why is the sky blue?\nASSISTANT:", "The king looked at the dragon. The dragon looked at the king. Then"};
@@ -61,7 +48,7 @@ static fr_request_options request_of(const Prompt *p, int i_sampling) {
                                 .prompt = p->tokens,
                                 .n_prompt = p->n,
                                 .max_tokens = N_TOKENS,
-                                .sampling = sampling_case(i_sampling),
+                                .sampling = rig_sampling(i_sampling),
                                 .ignore_eos = 1};
 }
 
@@ -87,7 +74,7 @@ static void nothing_changes_the_text(void **state) {
     static const int budgets[] = {1, 7, 24};
     static Stream plain;
     fr_model *model = rig_open_model(RIG_TARGET, NULL);
-    for (int i = 0; i < N_SAMPLINGS; i++) {
+    for (int i = 0; i < RIG_N_SAMPLINGS; i++) {
         Prompt p = prompt_of(model, i % N_PROMPTS);
         fr_request_options o = request_of(&p, i);
         fr_engine_options eo = {.struct_size = sizeof eo,
@@ -119,7 +106,7 @@ static void neighbours_change_nothing(void **state) {
     const char *drafts[N][2];
     for (int i = 0; i < N; i++) {
         p[i] = prompt_of(model, i % N_PROMPTS);
-        o[i] = request_of(&p[i], i % N_SAMPLINGS);
+        o[i] = request_of(&p[i], i % RIG_N_SAMPLINGS);
         o[i].max_tokens = N_TOKENS - 3 * i;
         drafts[i][0] = i % 3 == 2 ? specs[4] : specs[2];
         drafts[i][1] = "ngram-trie";
@@ -167,7 +154,7 @@ static void a_draft_equal_to_the_target_is_always_accepted(void **state) {
     static Stream plain;
     fr_model *model = rig_open_model(RIG_TARGET, NULL);
     fr_engine *e = rig_open_engine(model, NULL);
-    for (int i = 0; i < N_SAMPLINGS; i++) {
+    for (int i = 0; i < RIG_N_SAMPLINGS; i++) {
         Prompt p = prompt_of(model, i % N_PROMPTS);
         fr_request_options o = request_of(&p, i);
         rig_run_request(e, &o, &plain);
@@ -277,7 +264,7 @@ static void any_difference_is_allowed(void **state) {
         write_changed((Change)i, path);
         fr_engine *e = rig_open_engine(model, NULL);
         Prompt p = prompt_of(model, i % N_PROMPTS);
-        fr_request_options o = request_of(&p, i % N_SAMPLINGS);
+        fr_request_options o = request_of(&p, i % RIG_N_SAMPLINGS);
         rig_run_request(e, &o, &plain);
         fr_stats s = check(e, o, spec, 8, &plain);
         if (s.accepted < (i == OTHER_KIND ? 0 : 5)) fail_msg("change %d: %d accepted", i, (int)s.accepted);
@@ -300,7 +287,7 @@ static void the_order_of_tokens_does_not_matter(void **state) {
     for (int missing = 0; missing < 2; missing++) {
         other_vocab_write(DRAFT, OTHER, missing ? 3 : 0);
         fr_engine *e = rig_open_engine(model, NULL);
-        for (int i = 0; i < N_SAMPLINGS; i++) {
+        for (int i = 0; i < RIG_N_SAMPLINGS; i++) {
             Prompt p = prompt_of(model, i % N_PROMPTS);
             fr_request_options o = request_of(&p, i);
             rig_run_request(e, &o, &plain);

@@ -80,25 +80,12 @@ static void make_prompt(int32_t n_vocab, uint64_t seed, int32_t *prompt) {
 
 /* ---- drafts and sampling ------------------------------------------------------------------------------------ */
 
-static fr_sampling sampling_case(int i) {
-    fr_sampling s = fr_sampling_default();
-    switch (i) {
-    case 0: break;
-    case 1: s.temperature = 0.8f, s.seed = 1; break;
-    case 2: s.temperature = 1, s.top_p = 0.9f, s.min_p = 0.02f, s.seed = 22; break;
-    case 3: s.temperature = 1.3f, s.top_k = 20, s.repeat_penalty = 1.3f, s.seed = 333; break;
-    default: s.frequency_penalty = 0.4f, s.presence_penalty = 0.3f, s.penalty_last_n = 16; break;
-    }
-    return s;
-}
-enum { N_SAMPLINGS = 5 };
-
 static fr_request_options request_of(const int32_t *prompt, int i_sampling) {
     return (fr_request_options){.struct_size = sizeof(fr_request_options),
                                 .prompt = prompt,
                                 .n_prompt = N_PROMPT,
                                 .max_tokens = N_TOKENS,
-                                .sampling = sampling_case(i_sampling),
+                                .sampling = rig_sampling(i_sampling),
                                 .ignore_eos = 1};
 }
 
@@ -212,7 +199,7 @@ static void ladder_of(const char *path, const char *activations, int first_sampl
 
 static void random_models_are_lossless(void **state) {
     (void)state;
-    for (int i = 0; i < N_RANDOM; i++) ladder_of(random_path(i), NULL, 0, N_SAMPLINGS - 1);
+    for (int i = 0; i < N_RANDOM; i++) ladder_of(random_path(i), NULL, 0, RIG_N_SAMPLINGS - 1);
 }
 
 static void also_with_activations_of_8_bits(void **state) {
@@ -244,7 +231,7 @@ static void draft_models_are_lossless(void **state) {
     fr_model_info info = {.struct_size = sizeof info};
     fr_model_get_info(model, &info);
     int32_t prompt[N_PROMPT];
-    for (int i = 0; i < N_SAMPLINGS; i++) {
+    for (int i = 0; i < RIG_N_SAMPLINGS; i++) {
         make_prompt(info.n_vocab, (uint64_t)i + 1, prompt);
         fr_request_options o = request_of(prompt, i);
         fr_engine *e = rig_open_engine(model, NULL);
@@ -261,7 +248,7 @@ static void draft_models_are_lossless(void **state) {
 static void a_published_model_is_lossless(void **state) {
     (void)state;
     need_shared();
-    ladder_of("../shared/data/models/stories260K.gguf", NULL, 0, N_SAMPLINGS - 1);
+    ladder_of("../shared/data/models/stories260K.gguf", NULL, 0, RIG_N_SAMPLINGS - 1);
 }
 
 /* Every architecture and tensor type of the golden files, one drafter and one devil each. */
@@ -275,7 +262,7 @@ static void golden_models(const char *activations) {
         fr_model_get_info(model, &info);
         int32_t prompt[N_PROMPT];
         make_prompt(info.n_vocab, i, prompt);
-        fr_request_options o = request_of(prompt, (int)i % N_SAMPLINGS);
+        fr_request_options o = request_of(prompt, (int)i % RIG_N_SAMPLINGS);
         fr_engine *e = rig_open_engine(model, NULL);
         Devil random = devil_make(DEVIL_RANDOM, DEVIL_FAULT_NONE, info.n_vocab, i);
         rig_add_drafter(e, "random", &random.base);
@@ -306,7 +293,7 @@ static void threads_pages_and_chunks_change_nothing(void **state) {
         fr_model_get_info(model, &info);
         int32_t prompt[N_PROMPT];
         make_prompt(info.n_vocab, 9, prompt);
-        fr_request_options o = request_of(prompt, m % N_SAMPLINGS);
+        fr_request_options o = request_of(prompt, m % RIG_N_SAMPLINGS);
         static Stream plain;
         fr_engine *e = rig_open_engine(model, NULL);
         rig_run_request(e, &o, &plain);
@@ -383,7 +370,7 @@ static void neighbours_change_nothing_with(double max_gap_s) {
     fr_request_options options[N_REQUESTS];
     for (int i = 0; i < N_REQUESTS; i++) {
         make_prompt(info.n_vocab, (uint64_t)i + 50, prompts[i]);
-        options[i] = request_of(prompts[i], i % N_SAMPLINGS);
+        options[i] = request_of(prompts[i], i % RIG_N_SAMPLINGS);
         options[i].n_prompt = N_PROMPT - 4 * (i % 3);
         options[i].max_tokens = N_TOKENS - 5 * (i % 4);
         fr_engine *e = rig_open_engine(model, NULL);

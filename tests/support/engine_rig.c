@@ -81,6 +81,17 @@ void rig_collect(const fr_request *request, Stream *out) {
     out->finish = fr_request_finish_reason(request);
 }
 
+fr_sampling rig_sampling(int i) {
+    fr_sampling s = fr_sampling_default();
+    switch (i) {
+    case 0: break;
+    case 1: s.temperature = 0.8f, s.seed = 1; break;
+    case 2: s.temperature = 1, s.top_p = 0.9f, s.min_p = 0.02f, s.seed = 22; break;
+    case 3: s.temperature = 1.3f, s.top_k = 20, s.repeat_penalty = 1.3f, s.seed = 333; break;
+    default: s.frequency_penalty = 0.4f, s.presence_penalty = 0.3f, s.penalty_last_n = 16; break;
+    }
+    return s;
+}
 void rig_run_request(fr_engine *engine, const fr_request_options *options, Stream *out) {
     fr_error err;
     fr_request *request;

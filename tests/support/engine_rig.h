@@ -20,6 +20,11 @@ typedef struct Stream {
     fr_finish finish;
 } Stream;
 
+/* Sampling of different kinds, for 0 <= i < RIG_N_SAMPLINGS: greedy first, then temperatures with filters, and
+ * penalties. */
+enum { RIG_N_SAMPLINGS = 5 };
+fr_sampling rig_sampling(int i);
+
 /* Opens or fails the test. */
 fr_model *rig_open_model(const char *path, const char *kernels);
 fr_model *rig_open_model_with(const char *path, const char *kernels, const char *activations);
