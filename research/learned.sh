@@ -344,6 +344,10 @@ stage_tables() {
       --draft "eagle:file=$OUT/eagle-info.gguf,top=4" --draft "redrafter:file=$OUT/redrafter-soft-answers.gguf" \
       --draft "redrafter:file=$OUT/redrafter-info.gguf" --draft "redrafter:file=$OUT/redrafter-embedding.gguf"
   done
+  for width in 1 2 4 8; do
+    held_out "labels-width-$width" --tree-budget $((5 * width)) $(for text in answers corpus; do for labels in soft hard; do
+      printf -- '--draft redrafter:file=%s/redrafter-%s-%s.gguf,length=5,width=%s ' "$OUT" $labels $text $width; done; done)
+  done
   for width in 2 4 8 12; do
     held_out "redrafter-fig6-w$width" --limit 3 --tree-budget 60 --draft "redrafter:file=$OUT/redrafter.gguf,width=$width,length=5"
   done
@@ -406,7 +410,7 @@ report_one() { # FILE CATEGORY
 }
 
 stage_report() {
-  for file in "$OUT"/{methods,variants,uncoupled,lyanna-table1,lyanna-fig12,labels,info}-t*.json "$OUT"/redrafter-fig6-*.json; do
+  for file in "$OUT"/{methods,variants,uncoupled,lyanna-table1,lyanna-fig12,labels,info}-t*.json "$OUT"/{labels-width,redrafter-fig6}-*.json; do
     printf '\n%s\n\n| method | tokens a pass | accepted at depth 1, 2, ..., %% | nodes | tokens/s | of plain | re-sampled, accepted a step |\n' \
       "$(basename "$file" .json)"
     printf '|---|---|---|---|---|---|---|\n'
