@@ -3,63 +3,44 @@
  * It serves to measure speculation end to end: the text of a trained model and the forward of an expensive one.
  * grow_model/grow.c explains how it works and what is exact. */
 #include "grow_model/grow.h"
+#include "make_model/count_options.h"
 #include "make_model/make_model.h"
 
-#include "base/files.h"
-
-#include <argp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPT_PRESET = 256, OPT_LAYERS, OPT_DIM, OPT_HEADS, OPT_KV_HEADS, OPT_FFN, OPT_VOCAB, OPT_TYPE };
+enum { OPT_PRESET = OTHER_OPTION_KEY, OPT_TYPE };
 
-static const struct argp_option options[] = {
+static const CountOption counts[] = {
+    {"layers", offsetof(GrowPlan, n_layers), 1000, "Layers"},
+    {"dim", offsetof(GrowPlan, dim), 1 << 18, "Width of the residual stream"},
+    {"heads", offsetof(GrowPlan, n_heads), 4096, "Query heads; their width stays the same"},
+    {"kv-heads", offsetof(GrowPlan, n_kv_heads), 4096, "Key and value heads"},
+    {"ffn", offsetof(GrowPlan, ffn_dim), 1 << 20, "Inner width of the feed-forward"},
+    {"vocab", offsetof(GrowPlan, n_vocab), 1000000, "Tokens of the vocabulary; new ones are never generated"},
+};
+
+static const struct argp_option others[] = {
     {"preset", OPT_PRESET, "NAME", 0, "The shape of a known model (give it first): tinyllama-1.1b", 0},
-    {"layers", OPT_LAYERS, "N", 0, "Layers", 0},
-    {"dim", OPT_DIM, "N", 0, "Width of the residual stream", 0},
-    {"heads", OPT_HEADS, "N", 0, "Query heads; their width stays the same", 0},
-    {"kv-heads", OPT_KV_HEADS, "N", 0, "Key and value heads", 0},
-    {"ffn", OPT_FFN, "N", 0, "Inner width of the feed-forward", 0},
-    {"vocab", OPT_VOCAB, "N", 0, "Tokens of the vocabulary; new ones are never generated", 0},
     {"type", OPT_TYPE, "TYPE", 0, "Type of the matrices: F32, F16, BF16, Q8_0, Q4_0 ... Q6_K (as in the source)", 0},
     {"output", 'o', "FILE", 0, "Where to write it", 0},
     {0},
 };
-
-static int64_t whole_number(struct argp_state *state, const char *arg, int64_t max) {
-    char *end;
-    long long v = strtoll(arg, &end, 10);
-    if (end == arg || *end || v < 1 || v > max)
-        argp_error(state, "'%s' must be an integer from 1 to %lld", arg, (long long)max);
-    return v;
-}
+enum { N_COUNTS = sizeof counts / sizeof *counts, N_OTHERS = sizeof others / sizeof *others };
 
 static void parse_preset(struct argp_state *state, GrowPlan *p, const char *arg) {
     if (strcmp(arg, "tinyllama-1.1b") != 0) argp_error(state, "unknown preset '%s'; known: tinyllama-1.1b", arg);
     p->dim = 2048, p->n_layers = 22, p->n_heads = 32, p->n_kv_heads = 4, p->ffn_dim = 5632, p->n_vocab = 32000;
 }
 
-/* Checked before the work, which may take minutes. */
-static void check_output(struct argp_state *state, const char *out, const char *source) {
-    fr_error err;
-    if (source && replace_file_same(out, source))
-        argp_error(state, "-o and the model are the same file, '%s', which would be lost: choose another path", out);
-    if (replace_file_check(out, &err)) argp_failure(state, 1, 0, "-o: %s", err.message);
-}
-
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     GrowPlan *p = state->input;
+    if (count_option_parse(counts, N_COUNTS, key, arg, state, p)) return 0;
     TensorType type;
     uint32_t file_type;
     switch (key) {
     case OPT_PRESET: parse_preset(state, p, arg); return 0;
-    case OPT_LAYERS: p->n_layers = whole_number(state, arg, 1000); return 0;
-    case OPT_DIM: p->dim = whole_number(state, arg, 1 << 18); return 0;
-    case OPT_HEADS: p->n_heads = whole_number(state, arg, 4096); return 0;
-    case OPT_KV_HEADS: p->n_kv_heads = whole_number(state, arg, 4096); return 0;
-    case OPT_FFN: p->ffn_dim = whole_number(state, arg, 1 << 20); return 0;
-    case OPT_VOCAB: p->n_vocab = whole_number(state, arg, 1000000); return 0;
     case OPT_TYPE:
         if (!tensor_type_from_name(arg, &type) || !plan_file_type(tensor_type_info(type)->name, &file_type))
             argp_error(state,
@@ -75,7 +56,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state) {
     case ARGP_KEY_END:
         if (!p->source) argp_error(state, "missing model: name the GGUF file to grow");
         if (!p->out) argp_error(state, "missing output file: pass -o FILE");
-        check_output(state, p->out, p->source);
+        output_option_check(state, p->out, p->source, "the model");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -127,6 +108,7 @@ static int grow(GrowPlan *p, const Gguf *source, GgufWriter *w, fr_error *err) {
 }
 
 int main(int argc, char **argv) {
+    static struct argp_option options[N_COUNTS + N_OTHERS];
     static const struct argp parser = {
         .options = options,
         .parser = parse_option,
@@ -138,6 +120,7 @@ int main(int argc, char **argv) {
     GrowPlan plan = {0};
     fr_error err = {0};
     argp_err_exit_status = 2;
+    count_options_list(options, counts, N_COUNTS, others, N_OTHERS);
     if (argp_parse(&parser, argc, argv, 0, NULL, &plan)) {
         fprintf(stderr, "grow_model: out of memory\n");
         return 1;

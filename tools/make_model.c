@@ -5,112 +5,83 @@
  */
 #include "make_model/make_model.h"
 
-#include "base/files.h"
+#include "make_model/count_options.h"
 
-#include <argp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    OPT_ARCH = 256,
-    OPT_KV_RANK,
-    OPT_Q_RANK,
-    OPT_ROPE_DIM,
-    OPT_VALUE_DIM,
-    OPT_DENSE_LAYERS,
-    OPT_EXPERT_GROUPS,
-    OPT_EXPERT_GROUPS_USED,
+    OPT_PRESET = OTHER_OPTION_KEY,
+    OPT_ARCH,
     OPT_SIGMOID_ROUTER,
-    OPT_EXPERTS_EVERY,
-    OPT_LAYERS,
-    OPT_DIM,
-    OPT_HEADS,
-    OPT_KV_HEADS,
-    OPT_HEAD_DIM,
-    OPT_FFN,
-    OPT_VOCAB,
-    OPT_CTX,
+    OPT_VOCAB_FROM,
     OPT_TYPE,
     OPT_TIE,
     OPT_ROPE_BASE,
     OPT_ROPE_SCALING,
     OPT_BIAS_STD,
-    OPT_SEED,
-    OPT_PRESET,
-    OPT_VOCAB_FROM,
-    OPT_EXPERTS,
-    OPT_EXPERTS_USED,
-    OPT_EXPERT_FFN,
-    OPT_SHARED_FFN,
-    OPT_WINDOW,
-    OPT_SHARED_KV,
-    OPT_PLE,
-    OPT_DELTA_HEADS,
-    OPT_DELTA_KEY_HEADS,
-    OPT_DELTA_DIM,
-    OPT_ATTENTION_EVERY,
-    OPT_MTP,
-    OPT_SSM_HEADS,
-    OPT_SSM_GROUPS,
-    OPT_SSM_DIM,
-    OPT_SSM_STATE,
+    OPT_SEED
 };
 
-static const struct argp_option options[] = {
+static const CountOption counts[] = {
+    {"layers", offsetof(ModelPlan, n_layers), 1000, "Layers (4)"},
+    {"dim", offsetof(ModelPlan, dim), 1 << 20, "Width of the residual stream (256)"},
+    {"heads", offsetof(ModelPlan, n_heads), 4096, "Query heads (dim / 64)"},
+    {"kv-heads", offsetof(ModelPlan, n_kv_heads), 4096, "Key and value heads (as many)"},
+    {"head-dim", offsetof(ModelPlan, head_dim), 4096, "Width of a head (dim / heads)"},
+    {"ffn", offsetof(ModelPlan, ffn_dim), 1 << 20, "Inner width of the feed-forward (3 dim)"},
+    {"experts", offsetof(ModelPlan, n_experts), 512,
+     "Experts of each layer (8 where the architecture has them; llama, mistral3, granitehybrid: none)"},
+    {"experts-used", offsetof(ModelPlan, n_experts_used), 64, "Experts that a token uses (2)"},
+    {"expert-ffn", offsetof(ModelPlan, expert_ffn), 1 << 20, "Inner width of an expert (--ffn)"},
+    {"shared-ffn", offsetof(ModelPlan, shared_ffn), 1 << 20,
+     "qwen2moe, qwen35moe, qwen3next, granitehybrid, deepseek2, glm4moe: inner width of the expert that every token "
+     "passes (--ffn)"},
+    {"window", offsetof(ModelPlan, window), 1 << 24,
+     "gemma2, gemma3, gemma4, phi3, gpt-oss: positions that a layer with a window sees (512; gpt-oss: 128); llama4: of "
+     "a chunk (8192)"},
+    {"shared-kv", offsetof(ModelPlan, n_shared_kv), 1024,
+     "gemma4: the last layers, which read the keys of earlier ones (0)"},
+    {"ple", offsetof(ModelPlan, n_ple), 1 << 16, "gemma4: width of the per-layer embeddings (none)"},
+    {"delta-heads", offsetof(ModelPlan, delta_heads), 1024,
+     "qwen35, qwen35moe, qwen3next: value heads of a layer with a recurrent state (2 dim / --delta-dim)"},
+    {"delta-key-heads", offsetof(ModelPlan, delta_key_heads), 1024,
+     "and its key heads (half as many as --delta-heads)"},
+    {"delta-dim", offsetof(ModelPlan, delta_dim), 512, "Width of these heads (128, at most dim)"},
+    {"ssm-heads", offsetof(ModelPlan, ssm_heads), 4096,
+     "granitehybrid, mamba2: heads of a Mamba-2 layer (2 dim / --ssm-dim)"},
+    {"ssm-groups", offsetof(ModelPlan, ssm_groups), 4096, "Groups of these heads that share B and C (1)"},
+    {"ssm-dim", offsetof(ModelPlan, ssm_dim), 512, "Width of these heads (64, at most dim)"},
+    {"ssm-state", offsetof(ModelPlan, ssm_state), 512, "Numbers of B and C (128)"},
+    {"attention-every", offsetof(ModelPlan, attention_interval), 1000,
+     "One layer in N of a model with recurrent layers has attention (4; mamba2: none)"},
+    {"mtp", offsetof(ModelPlan, n_nextn), 8,
+     "qwen35, qwen35moe, qwen3next, deepseek2, glm4moe: layers for multi-token prediction after the others, for the "
+     "drafter mtp (0)"},
+    {"kv-rank", offsetof(ModelPlan, kv_rank), 4096, "deepseek2: width of the latent that is cached (dim / 4)"},
+    {"q-rank", offsetof(ModelPlan, q_rank), 4096, "deepseek2: width of the latent of the queries (none)"},
+    {"rope-dim", offsetof(ModelPlan, rope_dim), 4096,
+     "deepseek2: width of the rotated part of a head (--head-dim / 3, even)"},
+    {"value-dim", offsetof(ModelPlan, value_dim), 4096,
+     "deepseek2: width of a value head (--head-dim less --rope-dim)"},
+    {"dense-layers", offsetof(ModelPlan, n_dense), 1000,
+     "deepseek2, glm4moe, lfm2moe: leading layers without experts (1)"},
+    {"experts-every", offsetof(ModelPlan, expert_interval), 1000, "llama4: one layer in N has experts (2)"},
+    {"expert-groups", offsetof(ModelPlan, n_groups), 512, "deepseek2, glm4moe: groups of experts (none)"},
+    {"expert-groups-used", offsetof(ModelPlan, n_groups_used), 512, "Groups of experts that a token uses (half)"},
+    {"vocab", offsetof(ModelPlan, n_vocab), 1000000, "Tokens (4096, or those of --vocab-from)"},
+    {"ctx", offsetof(ModelPlan, n_context), 1 << 24, "Context length written into the file (2048)"},
+};
+
+static const struct argp_option others[] = {
     {"preset", OPT_PRESET, "NAME", 0, "Start from a known shape (give it first): tinyllama-1.1b", 0},
     {"arch", OPT_ARCH, "NAME", 0,
      "llama (default), qwen2, qwen3, qwen2moe, qwen3moe, gemma2, gemma3, gemma4, phi3, smollm3, granite, gpt-oss, "
-     "qwen35, "
-     "qwen35moe, qwen3next, lfm2, granitehybrid, mamba2, deepseek2, glm4moe, mistral3, llama4, lfm2moe",
+     "qwen35, qwen35moe, qwen3next, lfm2, granitehybrid, mamba2, deepseek2, glm4moe, mistral3, llama4, lfm2moe",
      0},
-    {"layers", OPT_LAYERS, "N", 0, "Layers (4)", 0},
-    {"dim", OPT_DIM, "N", 0, "Width of the residual stream (256)", 0},
-    {"heads", OPT_HEADS, "N", 0, "Query heads (dim / 64)", 0},
-    {"kv-heads", OPT_KV_HEADS, "N", 0, "Key and value heads (as many)", 0},
-    {"head-dim", OPT_HEAD_DIM, "N", 0, "Width of a head (dim / heads)", 0},
-    {"ffn", OPT_FFN, "N", 0, "Inner width of the feed-forward (3 dim)", 0},
-    {"experts", OPT_EXPERTS, "N", 0,
-     "Experts of each layer (8 where the architecture has them; llama, mistral3, granitehybrid: none)", 0},
-    {"experts-used", OPT_EXPERTS_USED, "N", 0, "Experts that a token uses (2)", 0},
-    {"expert-ffn", OPT_EXPERT_FFN, "N", 0, "Inner width of an expert (--ffn)", 0},
-    {"shared-ffn", OPT_SHARED_FFN, "N", 0,
-     "qwen2moe, qwen35moe, qwen3next, granitehybrid, deepseek2, glm4moe: inner width of the expert that every token "
-     "passes (--ffn)",
-     0},
-    {"window", OPT_WINDOW, "N", 0,
-     "gemma2, gemma3, gemma4, phi3, gpt-oss: positions that a layer with a window sees (512; gpt-oss: 128); llama4: of "
-     "a "
-     "chunk (8192)",
-     0},
-    {"shared-kv", OPT_SHARED_KV, "N", 0, "gemma4: the last layers, which read the keys of earlier ones (0)", 0},
-    {"ple", OPT_PLE, "N", 0, "gemma4: width of the per-layer embeddings (none)", 0},
-    {"delta-heads", OPT_DELTA_HEADS, "N", 0,
-     "qwen35, qwen35moe, qwen3next: value heads of a layer with a recurrent state (2 dim / --delta-dim)", 0},
-    {"delta-key-heads", OPT_DELTA_KEY_HEADS, "N", 0, "and its key heads (half as many as --delta-heads)", 0},
-    {"delta-dim", OPT_DELTA_DIM, "N", 0, "Width of these heads (128, at most dim)", 0},
-    {"ssm-heads", OPT_SSM_HEADS, "N", 0, "granitehybrid, mamba2: heads of a Mamba-2 layer (2 dim / --ssm-dim)", 0},
-    {"ssm-groups", OPT_SSM_GROUPS, "N", 0, "Groups of these heads that share B and C (1)", 0},
-    {"ssm-dim", OPT_SSM_DIM, "N", 0, "Width of these heads (64, at most dim)", 0},
-    {"ssm-state", OPT_SSM_STATE, "N", 0, "Numbers of B and C (128)", 0},
-    {"attention-every", OPT_ATTENTION_EVERY, "N", 0,
-     "One layer in N of a model with recurrent layers has attention (4; mamba2: none)", 0},
-    {"mtp", OPT_MTP, "N", 0,
-     "qwen35, qwen35moe, qwen3next, deepseek2, glm4moe: layers for multi-token prediction after the others, for the "
-     "drafter mtp (0)",
-     0},
-    {"kv-rank", OPT_KV_RANK, "N", 0, "deepseek2: width of the latent that is cached (dim / 4)", 0},
-    {"q-rank", OPT_Q_RANK, "N", 0, "deepseek2: width of the latent of the queries (none)", 0},
-    {"rope-dim", OPT_ROPE_DIM, "N", 0, "deepseek2: width of the rotated part of a head (--head-dim / 3, even)", 0},
-    {"value-dim", OPT_VALUE_DIM, "N", 0, "deepseek2: width of a value head (--head-dim less --rope-dim)", 0},
-    {"dense-layers", OPT_DENSE_LAYERS, "N", 0, "deepseek2, glm4moe, lfm2moe: leading layers without experts (1)", 0},
-    {"experts-every", OPT_EXPERTS_EVERY, "N", 0, "llama4: one layer in N has experts (2)", 0},
-    {"expert-groups", OPT_EXPERT_GROUPS, "N", 0, "deepseek2, glm4moe: groups of experts (none)", 0},
-    {"expert-groups-used", OPT_EXPERT_GROUPS_USED, "N", 0, "Groups of experts that a token uses (half)", 0},
     {"sigmoid-router", OPT_SIGMOID_ROUTER, NULL, 0, "deepseek2: sigmoids with a bias choose experts, as in V3", 0},
-    {"vocab", OPT_VOCAB, "N", 0, "Tokens (4096, or those of --vocab-from)", 0},
     {"vocab-from", OPT_VOCAB_FROM, "FILE", 0, "Take the vocabulary of this GGUF file, cut or padded to --vocab", 0},
-    {"ctx", OPT_CTX, "N", 0, "Context length written into the file (2048)", 0},
     {"type", OPT_TYPE, "TYPE", 0,
      "Type of the matrices: F32, F16, BF16, Q8_0 (default), Q4_0 ... Q6_K, Q2_K, Q3_K, IQ4_NL, IQ4_XS, MXFP4, IQ3_S "
      "... IQ1_S, NVFP4, Q4_K_M, Q5_K_M",
@@ -124,19 +95,12 @@ static const struct argp_option options[] = {
     {"output", 'o', "FILE", 0, "Where to write it", 0},
     {0},
 };
+enum { N_COUNTS = sizeof counts / sizeof *counts, N_OTHERS = sizeof others / sizeof *others };
 
 static const char doc[] = "Write a GGUF file of a random model, of any shape and tensor type."
                           "\vExamples:\n"
                           "  make_model --arch qwen3 --layers 2 --dim 128 --type F32 -o small.gguf\n"
                           "  make_model --preset tinyllama-1.1b --type Q4_K_M -o speed.gguf\n";
-
-static int64_t whole_number(struct argp_state *state, const char *arg, int64_t max) {
-    char *end;
-    long long v = strtoll(arg, &end, 10);
-    if (end == arg || *end || v < 1 || v > max)
-        argp_error(state, "'%s' must be an integer from 1 to %lld", arg, (long long)max);
-    return v;
-}
 
 static double real_number(struct argp_state *state, const char *arg) {
     char *end;
@@ -169,66 +133,25 @@ static void parse_preset(struct argp_state *state, ModelPlan *p, const char *arg
     p->n_vocab = 32000, p->n_context = 2048;
 }
 
-/* Checked before the work, which may take minutes. */
-static void check_output(struct argp_state *state, const char *out, const char *source) {
-    fr_error err;
-    if (source && replace_file_same(out, source))
-        argp_error(state,
-                   "-o and the file of --vocab-from are the same file, '%s', which would be lost: choose another path",
-                   out);
-    if (replace_file_check(out, &err)) argp_failure(state, 1, 0, "-o: %s", err.message);
-}
-
 static error_t parse_option(int key, char *arg, struct argp_state *state) {
     ModelPlan *p = state->input;
+    if (count_option_parse(counts, N_COUNTS, key, arg, state, p)) return 0;
     switch (key) {
     case OPT_PRESET: parse_preset(state, p, arg); return 0;
     case OPT_ARCH: p->arch = arg; return 0;
-    case OPT_LAYERS: p->n_layers = whole_number(state, arg, 1000); return 0;
-    case OPT_DIM: p->dim = whole_number(state, arg, 1 << 20); return 0;
-    case OPT_HEADS: p->n_heads = whole_number(state, arg, 4096); return 0;
-    case OPT_KV_HEADS: p->n_kv_heads = whole_number(state, arg, 4096); return 0;
-    case OPT_HEAD_DIM: p->head_dim = whole_number(state, arg, 4096); return 0;
-    case OPT_FFN: p->ffn_dim = whole_number(state, arg, 1 << 20); return 0;
-    case OPT_VOCAB: p->n_vocab = whole_number(state, arg, 1000000); return 0;
-    case OPT_CTX: p->n_context = whole_number(state, arg, 1 << 24); return 0;
     case OPT_TYPE: p->type = arg; return 0;
     case OPT_TIE: p->tied = true; return 0;
     case OPT_ROPE_BASE: p->rope_base = real_number(state, arg); return 0;
     case OPT_ROPE_SCALING: parse_rope_scaling(state, p, arg); return 0;
     case OPT_BIAS_STD: p->bias_std = real_number(state, arg); return 0;
-    case OPT_SEED: p->seed = (uint64_t)whole_number(state, arg, INT64_MAX); return 0;
+    case OPT_SEED: p->seed = (uint64_t)count_parse(state, arg, INT64_MAX); return 0;
     case OPT_VOCAB_FROM: p->vocab_from = arg; return 0;
-    case OPT_EXPERTS: p->n_experts = whole_number(state, arg, 512); return 0;
-    case OPT_EXPERTS_USED: p->n_experts_used = whole_number(state, arg, 64); return 0;
-    case OPT_EXPERT_FFN: p->expert_ffn = whole_number(state, arg, 1 << 20); return 0;
-    case OPT_SHARED_FFN: p->shared_ffn = whole_number(state, arg, 1 << 20); return 0;
-    case OPT_SHARED_KV: p->n_shared_kv = whole_number(state, arg, 1024); return 0;
-    case OPT_PLE: p->n_ple = whole_number(state, arg, 1 << 16); return 0;
-    case OPT_WINDOW: p->window = whole_number(state, arg, 1 << 24); return 0;
-    case OPT_DELTA_HEADS: p->delta_heads = whole_number(state, arg, 1024); return 0;
-    case OPT_DELTA_KEY_HEADS: p->delta_key_heads = whole_number(state, arg, 1024); return 0;
-    case OPT_DELTA_DIM: p->delta_dim = whole_number(state, arg, 512); return 0;
-    case OPT_SSM_HEADS: p->ssm_heads = whole_number(state, arg, 4096); return 0;
-    case OPT_SSM_GROUPS: p->ssm_groups = whole_number(state, arg, 4096); return 0;
-    case OPT_SSM_DIM: p->ssm_dim = whole_number(state, arg, 512); return 0;
-    case OPT_SSM_STATE: p->ssm_state = whole_number(state, arg, 512); return 0;
-    case OPT_ATTENTION_EVERY: p->attention_interval = whole_number(state, arg, 1000); return 0;
-    case OPT_MTP: p->n_nextn = whole_number(state, arg, 8); return 0;
-    case OPT_KV_RANK: p->kv_rank = whole_number(state, arg, 4096); return 0;
-    case OPT_Q_RANK: p->q_rank = whole_number(state, arg, 4096); return 0;
-    case OPT_ROPE_DIM: p->rope_dim = whole_number(state, arg, 4096); return 0;
-    case OPT_VALUE_DIM: p->value_dim = whole_number(state, arg, 4096); return 0;
-    case OPT_DENSE_LAYERS: p->n_dense = whole_number(state, arg, 1000); return 0;
-    case OPT_EXPERT_GROUPS: p->n_groups = whole_number(state, arg, 512); return 0;
-    case OPT_EXPERT_GROUPS_USED: p->n_groups_used = whole_number(state, arg, 512); return 0;
-    case OPT_EXPERTS_EVERY: p->expert_interval = whole_number(state, arg, 1000); return 0;
     case OPT_SIGMOID_ROUTER: p->has_sigmoid_router = true; return 0;
     case 'o': p->out = arg; return 0;
     case ARGP_KEY_ARG: argp_error(state, "'%s' is not an option", arg); return 0;
     case ARGP_KEY_END:
         if (!p->out) argp_error(state, "missing output file: pass -o FILE");
-        check_output(state, p->out, p->vocab_from);
+        output_option_check(state, p->out, p->vocab_from, "the file of --vocab-from");
         return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
@@ -389,10 +312,12 @@ static int make_model(ModelPlan *p, fr_error *err) {
 }
 
 int main(int argc, char **argv) {
+    static struct argp_option options[N_COUNTS + N_OTHERS];
     static const struct argp parser = {.options = options, .parser = parse_option, .doc = doc};
     ModelPlan plan = {.arch = "llama", .type = "Q8_0", .bias_std = 0.1, .seed = 1};
     fr_error err = {0};
     argp_err_exit_status = 2;
+    count_options_list(options, counts, N_COUNTS, others, N_OTHERS);
     if (argp_parse(&parser, argc, argv, 0, NULL, &plan)) {
         fprintf(stderr, "make_model: out of memory\n");
         return 1;
