@@ -332,17 +332,24 @@ int import_read_vector(Import *x, const char *name, int64_t n, float *out, fr_er
     return error_set(err, FR_ERR_FORMAT, "%s: tensor %s holds NaN or infinity", published_path(x->from), name);
 }
 
-/* Returns the component of the checkpoint's heads that becomes component o, where halves become pairs. */
-static int64_t source_of_pairs(const Import *x, int64_t o) {
+/* Returns the component of the checkpoint's heads that becomes component o, where halves become pairs or pairs
+ * halves. */
+static int64_t source_of_heads(const ImportTensor *t, int64_t o) {
+    const Import *x = t->import;
     int64_t dim = x->head_dim ? x->head_dim : x->target->hparams.head_dim, n_rot = x->n_rot ? x->n_rot : dim;
-    int64_t head = o / dim, i = o % dim;
-    return i < n_rot ? head * dim + i % 2 * (n_rot / 2) + i / 2 : o;
+    int64_t head = o / dim, i = o % dim, half = n_rot / 2;
+    if (i >= n_rot) return o;
+    return head * dim + (t->rows == IMPORT_ROWS_PAIRED ? i % 2 * half + i / 2 : i % half * 2 + i / half);
+}
+
+static bool reorders_heads(const ImportTensor *t) {
+    return t->rows == IMPORT_ROWS_PAIRED || t->rows == IMPORT_ROWS_HALVED;
 }
 
 /* Returns the row of the checkpoint's tensor that becomes row o. */
 static int64_t source_row(const ImportTensor *t, int64_t o) {
     if (t->rows == IMPORT_ROWS_SWAPPED) return (o + t->n_out / 2) % t->n_out;
-    return t->rows == IMPORT_ROWS_PAIRED ? source_of_pairs(t->import, o) : o;
+    return reorders_heads(t) ? source_of_heads(t, o) : o;
 }
 
 static void swap_halves(float *x, int64_t n) {
@@ -354,17 +361,17 @@ static void swap_halves(float *x, int64_t n) {
 }
 
 /* The bias or the norm of heads, whose components are in the place of rows. */
-static bool is_paired_vector(const ImportTensor *t) { return t->rows == IMPORT_ROWS_PAIRED && t->n_out == 1; }
+static bool is_vector_of_heads(const ImportTensor *t) { return reorders_heads(t) && t->n_out == 1; }
 
 static void make_row(const ImportTensor *t, int64_t o) {
     if (!t->from) {
         memset(t->row, 0, (size_t)t->n_in * sizeof *t->row);
         return;
     }
-    if (is_paired_vector(t)) {
+    if (is_vector_of_heads(t)) {
         float *from = t->row + t->n_in;
         read_row(t->from, 0, t->n_in, from);
-        for (int64_t i = 0; i < t->n_in; i++) t->row[i] = from[source_of_pairs(t->import, i)];
+        for (int64_t i = 0; i < t->n_in; i++) t->row[i] = from[source_of_heads(t, i)];
         return;
     }
     read_row(t->from, source_row(t, o), t->n_in, t->row);
@@ -438,7 +445,7 @@ static int take_rows(Import *x, fr_error *err) {
     ArenaItem rows[IMPORT_MAX_TENSORS];
     for (int i = 0; i < x->n_tensors; i++) {
         ImportTensor *t = &x->tensors[i];
-        rows[i] = (ArenaItem)ARENA_ITEM(&t->row, t->n_in * (is_paired_vector(t) ? 2 : 1));
+        rows[i] = (ArenaItem)ARENA_ITEM(&t->row, t->n_in * (is_vector_of_heads(t) ? 2 : 1));
         x->n_rows += x->tensors[i].n_out;
     }
     return arena_take(&x->arena, rows, (size_t)x->n_tensors, "a row of each tensor", err);

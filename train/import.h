@@ -45,6 +45,7 @@ enum { IMPORT_MAX_TENSORS = 512 };
 typedef enum ImportRows {
     IMPORT_ROWS_SAME,
     IMPORT_ROWS_PAIRED,  /* q and k: the halves of each head become pairs, for ROPE_PAIRS; also in their vectors */
+    IMPORT_ROWS_HALVED,  /* the other way round, for ROPE_HALVES */
     IMPORT_ROWS_SWAPPED, /* the two halves are exchanged */
 } ImportRows;
 
@@ -57,7 +58,7 @@ typedef struct ImportTensor {
     ImportRows rows;
     bool swaps_columns; /* the two halves of each row are exchanged */
     const struct Import *import;
-    float *row; /* [n_in] scratch; twice as much for a vector with IMPORT_ROWS_PAIRED */
+    float *row; /* [n_in] scratch; twice as much for a vector whose rows are reordered */
 } ImportTensor;
 
 typedef struct Import {
@@ -68,7 +69,7 @@ typedef struct Import {
     ImportTensor tensors[IMPORT_MAX_TENSORS];
     int n_tensors;
     bool counts_outputs; /* see ImportOptions */
-    /* For IMPORT_ROWS_PAIRED: the width of a head of the drafter's layer (0: that of the target), and how many of its
+    /* For IMPORT_ROWS_PAIRED and _HALVED: the width of a head of the drafter's layer (0: that of the target), and how many of its
      * elements rotate (0: all). */
     int64_t head_dim, n_rot;
     void *kept[4]; /* [n_kept] the data of tensors that a plan made */

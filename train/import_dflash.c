@@ -76,14 +76,18 @@ static int set_streams(Import *x, const json_t *config, int32_t *n_streams, fr_e
     return FR_OK;
 }
 
+/* Returns whether the file is one of DSpark, which may have no Markov head: then its markov_rank is 0. */
+static bool is_dspark(const Import *x, const json_t *config) {
+    return published_find(x->from, MARKOV_BEFORE) || json_is_integer(value_of(config, "markov_rank"));
+}
+
 /* Sets which slots of a block see each other. Where config.json does not say, slots of z-lab's and speculators' layers
  * with a window do not see later ones, but those of DSpark in z-lab's layout and of DFlash 2 in speculators' do. */
 static void set_causality(Import *x, const json_t *config, bool has_windows) {
     const json_t *all = json_object_get(config, "is_causal"),
                  *open = json_object_get(config, "sliding_window_non_causal");
     bool is_speculators = json_object_get(config, "transformer_layer_config") != NULL;
-    bool is_open = is_speculators ? value_of(config, DFLASH_KEY_CONV_TAPS) != NULL
-                                  : published_find(x->from, MARKOV_BEFORE) != NULL;
+    bool is_open = is_speculators ? value_of(config, DFLASH_KEY_CONV_TAPS) != NULL : is_dspark(x, config);
     if (!all) all = json_object_get(json_object_get(config, "dflash_config"), "causal");
     if (open) is_open = json_is_true(open);
     if (all) gguf_set_bool(x->w, DRAFTER_KEY(DFLASH DFLASH_KEY_CAUSAL), json_is_true(all));
@@ -116,6 +120,18 @@ static int set_windows(Import *x, const json_t *config, const ImportShape *s, in
     return FR_OK;
 }
 
+/* Returns whether the rope rotates neighbours, which config.json says by rope_is_neox_style false. Drafters with rope of
+ * neighbours are rare; forerun's and llama.cpp's files have halves. */
+static bool rotates_pairs(Import *x, const json_t *config, const ImportShape *s) {
+    static const char *const names[] = {"rope_is_neox_style", "is_neox_style"};
+    x->head_dim = s->head_dim;
+    x->n_rot = s->n_rot;
+    for (int i = 0; i < 2; i++)
+        if (json_is_false(json_object_get(s->layer, names[i])) || json_is_false(json_object_get(config, names[i])))
+            return true;
+    return false;
+}
+
 /* Sets the factors around the layers. */
 static void set_scales(Import *x, const json_t *config) {
     const json_t *embedding = value_of(config, "input_embedding_scale"),
@@ -135,7 +151,7 @@ static int set_block(Import *x, const json_t *config, fr_error *err) {
     import_set_int(x, DFLASH DFLASH_KEY_BLOCK, (int64_t)n);
     import_set_int(x, DFLASH DFLASH_KEY_MASK, (int64_t)json_integer_value(mask));
     const json_t *from_anchor = value_of(config, "sample_from_anchor");
-    bool is_set = published_find(x->from, MARKOV_BEFORE) && !value_of(config, list_names[1]);
+    bool is_set = is_dspark(x, config) && !value_of(config, list_names[1]);
     if (from_anchor) is_set = json_is_true(from_anchor);
     gguf_set_bool(x->w, DRAFTER_KEY(DFLASH DFLASH_KEY_FROM_ANCHOR), is_set);
     return FR_OK;
@@ -143,47 +159,52 @@ static int set_block(Import *x, const json_t *config, fr_error *err) {
 
 /* ---- tensors ---------------------------------------------------------------------------------------------- */
 
-static int add_layer(Import *x, const ImportShape *s, int64_t i, fr_error *err) {
+static int add_layer(Import *x, const ImportShape *s, int64_t i, ImportRows rotated, fr_error *err) {
     int64_t n = s->n_embd, q = s->n_head * s->head_dim, kv = s->n_head_kv * s->head_dim;
+    const ImportRows same = IMPORT_ROWS_SAME;
     const struct {
         const char *name, *from;
         int64_t n_in, n_out;
         bool is_optional;
+        ImportRows rows;
     } tensors[] = {
-        {DFLASH_ATTN_NORM, "input_layernorm", n, 0, false},
-        {DFLASH_ATTN_Q, "self_attn.q_proj", n, q, false},
-        {DFLASH_ATTN_K, "self_attn.k_proj", n, kv, false},
-        {DFLASH_ATTN_V, "self_attn.v_proj", n, kv, false},
-        {DFLASH_ATTN_OUTPUT, "self_attn.o_proj", q, n, false},
-        {DFLASH_Q_NORM, "self_attn.q_norm", s->head_dim, 0, true},
-        {DFLASH_K_NORM, "self_attn.k_norm", s->head_dim, 0, true},
-        {DFLASH_FFN_NORM, "post_attention_layernorm", n, 0, false},
-        {DFLASH_FFN_GATE, "mlp.gate_proj", n, s->n_ff, false},
-        {DFLASH_FFN_UP, "mlp.up_proj", n, s->n_ff, false},
-        {DFLASH_FFN_DOWN, "mlp.down_proj", s->n_ff, n, false},
+        {DFLASH_ATTN_NORM, "input_layernorm", n, 0, false, same},
+        {DFLASH_ATTN_Q, "self_attn.q_proj", n, q, false, rotated},
+        {DFLASH_ATTN_K, "self_attn.k_proj", n, kv, false, rotated},
+        {DFLASH_ATTN_V, "self_attn.v_proj", n, kv, false, same},
+        {DFLASH_ATTN_OUTPUT, "self_attn.o_proj", q, n, false, same},
+        {DFLASH_Q_NORM, "self_attn.q_norm", s->head_dim, 0, true, rotated},
+        {DFLASH_K_NORM, "self_attn.k_norm", s->head_dim, 0, true, rotated},
+        {DFLASH_FFN_NORM, "post_attention_layernorm", n, 0, false, same},
+        {DFLASH_FFN_GATE, "mlp.gate_proj", n, s->n_ff, false, same},
+        {DFLASH_FFN_UP, "mlp.up_proj", n, s->n_ff, false, same},
+        {DFLASH_FFN_DOWN, "mlp.down_proj", s->n_ff, n, false, same},
     };
     const struct {
         const char *name, *from;
         int64_t n;
-    } vectors[] = {{DFLASH_BIAS(DFLASH_ATTN_Q), "q_proj.bias", q},
-                   {DFLASH_BIAS(DFLASH_ATTN_K), "k_proj.bias", kv},
-                   {DFLASH_BIAS(DFLASH_ATTN_V), "v_proj.bias", kv},
-                   {DFLASH_BIAS(DFLASH_ATTN_OUTPUT), "o_proj.bias", n},
-                   {DFLASH_WEIGHT(DFLASH_SINKS), "attention_sink_bias", s->n_head},
-                   {DFLASH_WEIGHT(DFLASH_SINKS), "sinks", s->n_head}};
+        ImportRows rows;
+    } vectors[] = {{DFLASH_BIAS(DFLASH_ATTN_Q), "q_proj.bias", q, rotated},
+                   {DFLASH_BIAS(DFLASH_ATTN_K), "k_proj.bias", kv, rotated},
+                   {DFLASH_BIAS(DFLASH_ATTN_V), "v_proj.bias", kv, same},
+                   {DFLASH_BIAS(DFLASH_ATTN_OUTPUT), "o_proj.bias", n, same},
+                   {DFLASH_WEIGHT(DFLASH_SINKS), "attention_sink_bias", s->n_head, same},
+                   {DFLASH_WEIGHT(DFLASH_SINKS), "sinks", s->n_head, same}};
     int status = FR_OK;
     for (size_t k = 0; k < sizeof tensors / sizeof *tensors && !status; k++) {
         char name[64], from[96];
         snprintf(name, sizeof name, DFLASH_LAYER, (int)i, tensors[k].name);
         snprintf(from, sizeof from, "layers.%d.%s.weight", (int)i, tensors[k].from);
+        ImportTensor *t = NULL;
         if (tensors[k].is_optional && !published_find(x->from, from)) continue;
-        status = import_add(x, name, from, tensors[k].n_in, tensors[k].n_out, NULL, err);
+        status = import_add(x, name, from, tensors[k].n_in, tensors[k].n_out, &t, err);
+        if (t) t->rows = tensors[k].rows;
     }
     for (size_t k = 0; k < sizeof vectors / sizeof *vectors && !status; k++) {
         char name[64], from[96];
         snprintf(name, sizeof name, vectors[k].name, (int)i);
         snprintf(from, sizeof from, "layers.%d.self_attn.%s", (int)i, vectors[k].from);
-        status = import_add_optional(x, name, from, vectors[k].n, 0, IMPORT_ROWS_SAME, err);
+        status = import_add_optional(x, name, from, vectors[k].n, 0, vectors[k].rows, err);
     }
     return status;
 }
@@ -263,21 +284,27 @@ static int add_gate(Import *x, const ImportShape *s, const char *type, int64_t r
     return status ? status : import_add(x, biases[is_recurrent][0], biases[is_recurrent][1], n_out, 0, NULL, err);
 }
 
-/* Adds the heads of DSpark, if the checkpoint has them. */
+/* Adds the confidence head, which reads n_in numbers, if the checkpoint has one. */
+static int add_confidence(Import *x, int64_t n_in, fr_error *err) {
+    if (!published_find(x->from, CONFIDENCE_HEAD ".weight")) return FR_OK;
+    int status = import_add(x, DFLASH_CONFIDENCE ".weight", CONFIDENCE_HEAD ".weight", n_in, 1, NULL, err);
+    if (status || !published_find(x->from, CONFIDENCE_HEAD ".bias")) return status;
+    return import_add(x, DFLASH_CONFIDENCE ".bias", CONFIDENCE_HEAD ".bias", 1, 0, NULL, err);
+}
+
+/* Adds the heads of DSpark, if the checkpoint has them. Without a Markov head the positions of a block do not depend on
+ * each other, and the confidence head reads only their hidden states. */
 static int add_markov(Import *x, const json_t *config, const ImportShape *s, fr_error *err) {
     const char *type = json_string_value(value_of(config, "markov_head_type"));
     const SafeTensor *before = published_find(x->from, MARKOV_BEFORE), *d2t = published_find(x->from, "d2t");
     int64_t n_vocab = x->target->hparams.n_vocab, rank = before && before->n_dims == 2 ? before->dims[1] : 0;
-    if (!before) return FR_OK;
+    if (!before) return add_confidence(x, s->n_embd, err);
     int status = import_add(x, DFLASH_MARKOV_BEFORE, MARKOV_BEFORE, rank, n_vocab, NULL, err);
     if (!status)
         status = import_add(x, DFLASH_MARKOV_OUTPUT, MARKOV_OUTPUT, rank, d2t ? d2t->dims[0] : n_vocab, NULL, err);
     if (!status) status = add_gate(x, s, type ? type : "vanilla", rank, err);
-    if (status || !published_find(x->from, CONFIDENCE_HEAD ".weight")) return status;
-    int64_t n_in = s->n_embd + (json_is_false(value_of(config, "confidence_head_with_markov")) ? 0 : rank);
-    status = import_add(x, DFLASH_CONFIDENCE ".weight", CONFIDENCE_HEAD ".weight", n_in, 1, NULL, err);
-    if (status || !published_find(x->from, CONFIDENCE_HEAD ".bias")) return status;
-    return import_add(x, DFLASH_CONFIDENCE ".bias", CONFIDENCE_HEAD ".bias", 1, 0, NULL, err);
+    int64_t n_vector = json_is_false(value_of(config, "confidence_head_with_markov")) ? 0 : rank;
+    return status ? status : add_confidence(x, s->n_embd + n_vector, err);
 }
 
 static int add_all(Import *x, const json_t *config, fr_error *err) {
@@ -292,11 +319,12 @@ static int add_all(Import *x, const json_t *config, fr_error *err) {
     if (!status) status = set_block(x, config, err);
     if (!status) status = set_windows(x, config, &s, n_layer, err);
     if (!status) set_scales(x, config);
+    ImportRows rotated = rotates_pairs(x, config, &s) ? IMPORT_ROWS_HALVED : IMPORT_ROWS_SAME;
     const char *fc = tensor_named(x, "fc.weight", "encoder.fc.weight"),
                *norm = tensor_named(x, "hidden_norm.weight", "encoder.output_norm_enc.weight");
     if (!status) status = import_add(x, DFLASH_FC, fc, n_streams * width, s.n_embd, NULL, err);
     if (!status) status = import_add(x, DFLASH_CONTEXT_NORM, norm, s.n_embd, 0, NULL, err);
-    for (int64_t i = 0; i < n_layer && !status; i++) status = add_layer(x, &s, i, err);
+    for (int64_t i = 0; i < n_layer && !status; i++) status = add_layer(x, &s, i, rotated, err);
     if (!status) status = import_add(x, DFLASH_OUTPUT_NORM, "norm.weight", s.n_embd, 0, NULL, err);
     if (!status) status = add_markov(x, config, &s, err);
     if (!status) status = add_selection(x, config, s.n_embd, n_layer, err);

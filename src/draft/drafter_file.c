@@ -22,6 +22,7 @@ static const char *find_published(const char *name) {
     } published[] = {{"eagle3", "eagle3"},
                      {"dflash", "dflash"},
                      {"dflash-draft", "dflash"},
+                     {"qwen35-dflash-draft", "dflash"},
                      {ASSISTANT_ARCHITECTURE, "mtp"}};
     for (size_t i = 0; i < sizeof published / sizeof *published; i++)
         if (strcmp(published[i].architecture, name) == 0) return published[i].method;

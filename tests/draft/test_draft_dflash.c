@@ -20,7 +20,7 @@ static Gguf *target_gguf;
 static Weights *target;
 static float *embeddings, *output; /* [V][T] */
 
-typedef enum Layout { PUBLISHED, OLD, OWN } Layout;
+typedef enum Layout { PUBLISHED, OLD, OWN, LUCEBOX } Layout;
 
 /* H is the layers' own width, n_tokens the size of the vocabulary, and 0 that of the target. */
 typedef struct File {
@@ -32,6 +32,7 @@ typedef struct File {
     int32_t taps, group, selector, selector_top; /* DFlash 2: of the convolutions; rank and candidates; 0: none */
     bool has_embedding, has_head_norms, has_sinks, is_causal, from_anchor, is_gated, is_recurrent;
     bool is_narrow;                          /* the confidence head reads only the hidden state */
+    bool is_confident;                       /* there is a confidence head without a Markov head */
     bool has_biases, windows_are_causal;     /* is_causal in layers with a window */
     float embedding_scale, logit_scale, cap; /* 0: the file does not say */
     int32_t n_streams, streams[MAX_STREAMS]; /* numbers of layers that have run */
@@ -212,6 +213,36 @@ static const File files[] = {
      .cap = 3,
      .n_streams = 2,
      .streams = {1, 2}},
+    {.path = "build/dflash-10.gguf",
+     .layout = OWN,
+     .type = TYPE_F32,
+     .H = 64,
+     .n_head = 2,
+     .n_kv = 1,
+     .dim = 24,
+     .ff = 64,
+     .n_layer = 1,
+     .block = 4,
+     .mask = 3,
+     .is_confident = true,
+     .from_anchor = true,
+     .n_streams = 1,
+     .streams = {1}},
+    {.path = "build/dflash-11.gguf",
+     .layout = LUCEBOX,
+     .type = TYPE_F16,
+     .H = 64,
+     .n_head = 4,
+     .n_kv = 2,
+     .dim = 16,
+     .ff = 64,
+     .n_layer = 2,
+     .block = 4,
+     .mask = 11,
+     .window = 6,
+     .has_head_norms = true,
+     .n_streams = 2,
+     .streams = {1, 2}},
 };
 enum { N_FILES = sizeof files / sizeof *files };
 
@@ -237,6 +268,8 @@ static FileWeights weights[N_FILES];
 
 /* How many numbers the confidence head reads. */
 static int32_t n_confident(const File *f) { return f->H + (f->is_narrow ? 0 : f->rank); }
+static bool has_confidence(const File *f) { return f->rank || f->is_confident; }
+static bool is_old(const File *f) { return f->layout == OLD || f->layout == LUCEBOX; }
 static int32_t n_predicted(const File *f) { return f->from_anchor ? f->block : f->block - 1; }
 
 /* ---- writing files -------------------------------------------------------------------------------------- */
@@ -244,9 +277,8 @@ static int32_t n_predicted(const File *f) { return f->from_anchor ? f->block : f
 /* The name of a key; old files have some of them after "dflash.". */
 static const char *key_of(const File *f, const char *name, bool is_after_dflash) {
     static char key[128];
-    const char *const prefixes[] = {"dflash.", "dflash-draft.", DRAFTER_KEY("dflash.")};
-    snprintf(key, sizeof key, "%s%s%s", prefixes[f->layout], f->layout == OLD && is_after_dflash ? "dflash." : "",
-             name);
+    const char *const prefixes[] = {"dflash.", "dflash-draft.", DRAFTER_KEY("dflash."), "qwen35-dflash-draft."};
+    snprintf(key, sizeof key, "%s%s%s", prefixes[f->layout], is_old(f) && is_after_dflash ? "dflash." : "", name);
     return key;
 }
 
@@ -261,7 +293,7 @@ static void set_mask(const File *f, LearnedRig *r) {
 
 static void set_keys(const File *f, LearnedRig *r) {
     int32_t list[MAX_STREAMS], flags[] = {1, 0};
-    for (int32_t i = 0; i < f->n_streams; i++) list[i] = f->streams[i] - (f->layout == OLD);
+    for (int32_t i = 0; i < f->n_streams; i++) list[i] = f->streams[i] - is_old(f);
     set_int(f, r, "block_count", f->n_layer);
     set_int(f, r, "context_length", 2048);
     set_int(f, r, "embedding_length", f->H);
@@ -273,9 +305,11 @@ static void set_keys(const File *f, LearnedRig *r) {
     gguf_set_f32(r->w, key_of(f, "rope.freq_base", false), 50000);
     gguf_set_f32(r->w, key_of(f, "attention.layer_norm_rms_epsilon", false), 1e-6f);
     gguf_set_u32(r->w, key_of(f, "block_size", true), (uint32_t)f->block);
-    gguf_set_i32s(r->w, key_of(f, f->layout == OLD ? "target_layer_ids" : "target_layers", true), list, f->n_streams);
+    gguf_set_i32s(r->w, key_of(f, is_old(f) ? "target_layer_ids" : "target_layers", true), list, f->n_streams);
     if (f->layout == OLD) gguf_set_u32(r->w, key_of(f, "n_target_features", true), (uint32_t)(f->n_streams * T));
     if (f->layout == OLD) gguf_set_bool(r->w, key_of(f, "attention.causal", false), false);
+    if (f->layout == LUCEBOX) gguf_set_u32(r->w, key_of(f, "n_target_layers", true), (uint32_t)f->n_streams);
+    if (f->layout == LUCEBOX) set_int(f, r, "vocab_size", V);
     if (f->is_causal) gguf_set_bool(r->w, key_of(f, "attention.causal", false), true);
     if (f->from_anchor && !f->rank) gguf_set_bool(r->w, key_of(f, "sample_from_anchor", false), true);
     if (f->taps) set_int(f, r, "conv_kernel_size", f->taps);
@@ -340,10 +374,12 @@ static void add_layer(const File *f, FileWeights *w, int32_t i) {
 
 static void add_tensors(const File *f, FileWeights *w) {
     LearnedRig *r = &w->rig;
-    bool is_old = f->layout == OLD;
-    w->fc = learned_rig_tensor(r, is_old ? "dflash_fc.weight" : "fc.weight", f->type, f->n_streams * T, f->H, 0.05);
-    w->context_norm = learned_rig_tensor(r, is_old ? "dflash_hidden_norm.weight" : "enc.output_norm.weight", TYPE_F32,
-                                         f->H, 0, 1);
+    static const char *const names[][2] = {[PUBLISHED] = {"fc.weight", "enc.output_norm.weight"},
+                                           [OLD] = {"dflash_fc.weight", "dflash_hidden_norm.weight"},
+                                           [OWN] = {"fc.weight", "enc.output_norm.weight"},
+                                           [LUCEBOX] = {"dflash.fc.weight", "dflash.hidden_norm.weight"}};
+    w->fc = learned_rig_tensor(r, names[f->layout][0], f->type, f->n_streams * T, f->H, 0.05);
+    w->context_norm = learned_rig_tensor(r, names[f->layout][1], TYPE_F32, f->H, 0, 1);
     for (int32_t i = 0; i < f->n_layer; i++) add_layer(f, w, i);
     w->output_norm = learned_rig_tensor(r, "output_norm.weight", TYPE_F32, f->H, 0, 1);
     if (f->n_tokens) w->output = learned_rig_tensor(r, "output.weight", f->type, f->H, f->n_tokens, 0.3);
@@ -354,6 +390,8 @@ static void add_tensors(const File *f, FileWeights *w) {
         w->successor = learned_rig_tensor(r, "selector_successor.weight", f->type, f->selector, V, 0.5);
         w->selector_hidden = learned_rig_tensor(r, "selector_hidden.weight", f->type, f->H, f->selector, 0.1);
     }
+    if (has_confidence(f)) w->confidence = learned_rig_tensor(r, "conf_proj.weight", TYPE_F32, n_confident(f), 1, 0.2);
+    if (has_confidence(f)) w->confidence_bias = learned_rig_tensor(r, "conf_proj.bias", TYPE_F32, 1, 0, 1);
     if (f->rank == 0) return;
     w->before = learned_rig_tensor(r, "markov_w1.weight", f->type, f->rank, V, 1);
     w->markov = learned_rig_tensor(r, "markov_w2.weight", f->type, f->rank, f->n_tokens, 1);
@@ -365,8 +403,6 @@ static void add_tensors(const File *f, FileWeights *w) {
         w->joint = learned_rig_tensor(r, "markov_joint.weight", TYPE_F32, 2 * f->rank + f->H, 3 * f->rank, 0.3);
         w->joint_bias = learned_rig_tensor(r, "markov_joint.bias", TYPE_F32, 3 * f->rank, 0, 1);
     }
-    w->confidence = learned_rig_tensor(r, "conf_proj.weight", TYPE_F32, n_confident(f), 1, 0.2);
-    w->confidence_bias = learned_rig_tensor(r, "conf_proj.bias", TYPE_F32, 1, 0, 1);
 }
 
 /* Begins a file of that layout, without keys and tensors of its own. */
@@ -376,7 +412,7 @@ static void begin_file(FileWeights *w, const File *f, uint64_t seed) {
     learned_rig_begin(r, "dflash", target, seed);
     for (int32_t i = 0; i < f->n_tokens; i++) w->map[i] = (7 * i + 5) % V;
     if (f->layout == OWN) return;
-    const char *name = f->layout == OLD ? "dflash-draft" : "dflash";
+    const char *name = f->layout == OLD ? "dflash-draft" : f->layout == LUCEBOX ? "qwen35-dflash-draft" : "dflash";
     gguf_writer_free(r->w);
     r->w = gguf_writer_new();
     gguf_set_string(r->w, "general.architecture", name, strlen(name));
@@ -574,7 +610,7 @@ static void find_children(const FileWeights *w, const Position *p, int32_t befor
     if (f->selector) select_after(w, p->hidden, before, all);
     learned_rig_best_tokens(all, V, top, tokens);
     for (int32_t i = 0; i < top; i++) log_p[i] = all[tokens[i]];
-    if (f->rank == 0) return;
+    if (!has_confidence(f)) return;
     double z = (double)w->confidence_bias[0], first = exp(log_p[0]);
     for (int32_t i = 0; i < f->H; i++) z += (double)w->confidence[i] * p->hidden[i];
     for (int32_t i = f->H; i < n_confident(f); i++) z += (double)w->confidence[i] * vector[i - f->H];
@@ -757,6 +793,7 @@ static void sequences_draft_together_as_each_by_itself(void **state) {
     learned_rig_check_together(target, "dflash:file=build/dflash-1.gguf,depth=2,top=3");
     learned_rig_check_together(target, "dflash:file=build/dflash-3.gguf,top=4");
     learned_rig_check_together(target, "dflash:file=build/dflash-6.gguf,top=4");
+    learned_rig_check_together(target, "dflash:file=build/dflash-10.gguf,top=4");
 }
 
 static void the_text_is_the_plain_one(void **state) {
@@ -766,6 +803,7 @@ static void the_text_is_the_plain_one(void **state) {
     learned_rig_check_lossless(TARGET, "dflash:file=build/dflash-6.gguf");
     learned_rig_check_lossless(TARGET, "dflash:file=build/dflash-7.gguf");
     learned_rig_check_lossless(TARGET, "dflash:file=build/dflash-9.gguf");
+    learned_rig_check_lossless(TARGET, "dflash:file=build/dflash-10.gguf");
 }
 
 /* ---- files that do not fit ------------------------------------------------------------------------------ */
@@ -877,6 +915,15 @@ static void spoil_confidence(File *f, FileWeights *w) {
     learned_rig_tensor(&w->rig, "markov_w2.weight", TYPE_F32, 8, V, 1);
     learned_rig_tensor(&w->rig, "conf_proj.weight", TYPE_F32, 68, 1, 1);
 }
+static void spoil_narrow(File *f, FileWeights *w) {
+    (void)f;
+    learned_rig_tensor(&w->rig, "conf_proj.weight", TYPE_F32, 72, 1, 1);
+}
+/* A drafter of DeepSeek V4, whose layers are others and rotate pairs. */
+static void spoil_connections(File *f, FileWeights *w) {
+    (void)f;
+    gguf_set_u32(w->rig.w, "dflash.hyper_connection.count", 4);
+}
 static void spoil_vocabulary(File *f, FileWeights *w) {
     (void)f;
     static const GgufString tokens[] = {{"a", 1}, {"b", 1}};
@@ -902,6 +949,8 @@ static void files_that_do_not_fit_are_refused(void **state) {
     refuse(spoil_rank, "tensor markov_w2.weight has the wrong shape: 4 x 300 instead of 8 x 300");
     refuse(spoil_markov, "a Markov head is gated or recurrent");
     refuse(spoil_confidence, "tensor conf_proj.weight reads 68 numbers instead of 72");
+    refuse(spoil_narrow, "tensor conf_proj.weight reads 72 numbers instead of 64");
+    refuse(spoil_connections, "hyper_connection.count");
     refuse(spoil_vocabulary, "2 tokens");
     refuse_file("dflash:file=" TARGET, "or one made by forerun import-drafter dflash");
     refuse_file("eagle3:file=build/dflash-1.gguf", "use this one as dflash:file=");

@@ -64,8 +64,10 @@ typedef struct Layout {
     const char *candidates; /* its selector_top_k */
     const char *causal;     /* z-lab's layout: keys that say which slots see each other; NULL: "is_causal": false */
     bool windows_are_causal, all_windows; /* all_windows: each layer has one, and all attention is causal */
-    bool is_early; /* speculators' layout before sample_from_anchor: the first slot predicts nothing */
-    bool is_later; /* z-lab's layout: names, biases, sinks and factors that later or rarer files have */
+    bool is_early;      /* speculators' layout before sample_from_anchor: the first slot predicts nothing */
+    bool is_later;      /* z-lab's layout: names, biases, sinks and factors that later or rarer files have */
+    bool rotates_pairs; /* z-lab's layout: neighbours rotate, and rows of q and k are as they need */
+    bool is_bare;       /* z-lab's layout: DSpark without a Markov head */
 } Layout;
 
 typedef struct Pair {
@@ -79,8 +81,22 @@ static void add(Pair *p, const char *name, const char *published, int64_t n_in, 
     safetensors_build_add(&p->published, published, x, n_in, n_out);
 }
 
+/* The same for a tensor of the heads of q or k, whose rows (or numbers, if it is a vector) are those of halves in our
+ * file and of neighbours in the published one. */
+static void add_paired(Pair *p, const char *name, const char *published, int64_t n_in, int64_t n_out, double std) {
+    const float *x = learned_rig_tensor(&p->direct, name, TYPE_F32, n_in, n_out, std);
+    int64_t n = n_out ? n_out : n_in, width = n_out ? n_in : 1;
+    float *pairs = malloc((size_t)(n * width) * sizeof *pairs);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t k = i % DIM, to = i - k + (k < DIM / 2 ? 2 * k : 2 * (k - DIM / 2) + 1);
+        memcpy(pairs + to * width, x + i * width, (size_t)width * sizeof *x);
+    }
+    safetensors_build_add(&p->published, published, pairs, n_in, n_out);
+    free(pairs);
+}
+
 /* Adds what the attention of some published drafters has in addition. */
-static void add_vectors(Pair *p, int i) {
+static void add_vectors(Pair *p, const Layout *l, int i) {
     static const struct {
         const char *name, *published;
         int64_t n;
@@ -93,11 +109,11 @@ static void add_vectors(Pair *p, int i) {
         char name[64], published[96];
         snprintf(name, sizeof name, "blk.%d.%s", i, tensors[k].name);
         snprintf(published, sizeof published, "model.layers.%d.self_attn.%s", i, tensors[k].published);
-        add(p, name, published, tensors[k].n, 0, 1);
+        (l->rotates_pairs && k < 2 ? add_paired : add)(p, name, published, tensors[k].n, 0, 1);
     }
 }
 
-static void add_layer(Pair *p, int i) {
+static void add_layer(Pair *p, const Layout *l, int i) {
     static const struct {
         const char *name, *published;
         int64_t n_in, n_out;
@@ -116,7 +132,9 @@ static void add_layer(Pair *p, int i) {
         char name[64], published[96];
         snprintf(name, sizeof name, "blk.%d.%s.weight", i, tensors[k].name);
         snprintf(published, sizeof published, "layers.%d.%s.weight", i, tensors[k].published);
-        add(p, name, published, tensors[k].n_in, tensors[k].n_out, tensors[k].n_out ? 0.15 : 1);
+        bool is_paired = l->rotates_pairs && (strstr(published, "q_") || strstr(published, "k_"));
+        (is_paired ? add_paired : add)(p, name, published, tensors[k].n_in, tensors[k].n_out,
+                                       tensors[k].n_out ? 0.15 : 1);
     }
 }
 
@@ -144,6 +162,7 @@ static void set_keys(const Layout *l, GgufWriter *w) {
         gguf_set_u32(w, "dflash.selector_top_k", 7);
     }
     if (l->is_early) gguf_set_bool(w, "dflash.sample_from_anchor", false);
+    if (l->is_bare) gguf_set_bool(w, "dflash.sample_from_anchor", true);
     if (l->is_speculators) return;
     if (l->all_windows) gguf_set_bool(w, "dflash.attention.causal", true);
     if (l->is_later) gguf_set_f32(w, "dflash.embedding_scale", 2);
@@ -234,10 +253,12 @@ static void write_both(const Layout *l) {
     add(&p, "fc.weight", l->is_later ? "encoder.fc.weight" : "fc.weight", S * H, H, 0.07);
     add(&p, "enc.output_norm.weight", l->is_later ? "encoder.output_norm_enc.weight" : "hidden_norm.weight", H, 0, 1);
     add(&p, "output_norm.weight", "norm.weight", H, 0, 1);
-    for (int i = 0; i < N_LAYER; i++) add_layer(&p, i);
-    for (int i = 0; l->is_later && i < N_LAYER; i++) add_vectors(&p, i);
+    for (int i = 0; i < N_LAYER; i++) add_layer(&p, l, i);
+    for (int i = 0; l->is_later && i < N_LAYER; i++) add_vectors(&p, l, i);
     if (l->is_speculators) add_head(&p, l);
     if (l->selects) add_selection(&p);
+    if (l->is_bare) add(&p, "conf_proj.weight", "confidence_head.proj.weight", H, 1, 0.1);
+    if (l->is_bare) add(&p, "conf_proj.bias", "confidence_head.proj.bias", 1, 0, 0.1);
     if (l->is_speculators) { /* the target's embedding, which is left out */
         float *e = malloc(sizeof *e * V * H);
         for (int32_t v = 0; v < V; v++) model_embedding(target->model, v, e + v * H);
@@ -297,18 +318,30 @@ static const Layout of_zlab = {.list = "[0, 1]", .block = "5", .types = TYPES},
                                .causal = "\"block_size\": 5",
                                .all_windows = true},
                     early = {.is_speculators = true, .list = "[1, 2]", .block = "5", .is_early = true},
-                    narrow = {.is_speculators = true, .list = "[1, 2]", .block = "5", .is_narrow = true};
+                    narrow = {.is_speculators = true, .list = "[1, 2]", .block = "5", .is_narrow = true},
+                    paired = {.list = "[0, 1]",
+                              .block = "5",
+                              .types = TYPES,
+                              .causal = "\"rope_is_neox_style\": false",
+                              .windows_are_causal = true,
+                              .is_later = true,
+                              .rotates_pairs = true},
+                    bare = {.list = "[0, 1]",
+                            .block = "5",
+                            .types = TYPES,
+                            .causal = "\"markov_rank\": 0, \"confidence_head_with_markov\": false",
+                            .is_bare = true};
 
 static void both_files_draft_the_same(void **state) {
     (void)state;
     static Tree trees[2];
-    static const Layout *const layouts[] = {&of_zlab, &second,    &later, &windows, &of_speculators,
-                                            &gated,   &recurrent, &early, &narrow};
-    for (int i = 0; i < 9; i++) {
+    static const Layout *const layouts[] = {&of_zlab,        &second, &later,     &windows, &paired, &bare,
+                                            &of_speculators, &gated,  &recurrent, &early,   &narrow};
+    for (int i = 0; i < 11; i++) {
         fr_error err = {0};
         LearnedReader reader;
         write_both(layouts[i]);
-        if (try_import(i < 4, &err)) fail_msg("%s", err.message); /* only z-lab's list names outputs */
+        if (try_import(i < 6, &err)) fail_msg("%s", err.message); /* only z-lab's list names outputs */
         learned_rig_open_reader(&reader, target);
         propose(&reader, "dflash:file=" DIRECT, &trees[0]);
         propose(&reader, "dflash:file=" IMPORTED, &trees[1]);

@@ -44,7 +44,9 @@ void dflash_close_weights(Dflash *d);
 /* ---- trees (dflash_tree.c) -------------------------------------------------------------------------------- */
 
 /* Returns whether the distribution of a position depends on the token before it. */
-static inline bool dflash_is_conditioned(const Dflash *d) { return d->markov.rank || d->selector.rank; }
+static inline bool dflash_is_conditioned(const Dflash *d) {
+    return d->markov.rank || d->markov.confidence.weights || d->selector.rank;
+}
 
 /* Returns how many positions of a member can be in its tree. */
 static inline int32_t dflash_n_levels(const Dflash *d, const LearnedMember *m) {

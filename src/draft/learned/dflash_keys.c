@@ -1,6 +1,6 @@
 /* dflash_keys.c - the keys of files of dflash (learned_files.h has their list), which the drafter and its training
- * read: those of llama.cpp's architecture dflash, of the older dflash-draft, which has other names and counts layers
- * from the output of layer 0, and of forerun's own files. Proof: tests/draft/test_draft_dflash.c. */
+ * read: those of llama.cpp's architecture dflash, of the older dflash-draft and Lucebox's qwen35-dflash-draft, which have
+ * other names and count layers from the output of layer 0, and of forerun's own files. Proof: tests/draft/test_draft_dflash.c. */
 #include "draft/learned/layer_entries.h"
 #include "draft/feedback.h"
 #include "draft/learned/learned_files.h"
@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define OLD "dflash." /* before some keys of files of the architecture dflash-draft */
+#define OLD "dflash." /* before some keys of files of the architectures that end with dflash-draft */
 
 /* Returns the first of these names that the file has as a key, or the first name. */
 static const char *key_named(KeyReader *r, const char *const names[3]) {
@@ -83,15 +83,15 @@ static void read_keys(KeyReader *r, void *user) {
     key_index(r, "has_confidence_head");   /* its tensors tell */
     key_index(r, OLD "n_target_features"); /* it follows from the list of layers */
     key_index(r, "n_target_features");
+    key_index(r, OLD "n_target_layers");
 }
 
 int dflash_read_keys(Hparams *h, DflashKeys *k, const DrafterFile *f, const Model *target, fr_error *err) {
-    GgufString architecture = {"", 0};
+    GgufString architecture = {"dflash", strlen("dflash")};
     char prefix[64];
     *k = (DflashKeys){.file = f, .target = target};
-    gguf_get_string(f->gguf, "general.architecture", &architecture);
-    snprintf(prefix, sizeof prefix, "%sdflash%s", drafter_file_prefix(f),
-             architecture.n == strlen("dflash-draft") ? "-draft" : "");
+    if (!f->names_target) gguf_get_string(f->gguf, "general.architecture", &architecture);
+    snprintf(prefix, sizeof prefix, "%s%.*s", drafter_file_prefix(f), (int)architecture.n, architecture.data);
     int status = hparams_read_drafter(h, f->gguf, prefix, read_keys, k, err);
     h->rope.style = ROPE_HALVES;
     return status;

@@ -1,6 +1,6 @@
 /* dflash_tree.c - the tree that the drafter `dflash` grows from the predictions of a block (draft_dflash.c): of the
  * products of positions that do not depend on each other or, with a Markov head or a selector, of distributions that
- * depend on the token before. Proof: tests/draft/test_draft_dflash.c, against a plain search. */
+ * depend on the token before; also if a confidence head corrects them. Proof: tests/draft/test_draft_dflash.c, against a plain search. */
 #include "draft/learned/dflash.h"
 
 #include "base/math_functions.h"
@@ -26,7 +26,7 @@ static int32_t expand(Dflash *d, const LearnedMember *m, int32_t first, int32_t 
     if (d->selector.rank) token_selector_apply(&d->selector, token, hidden, d->logits);
     int32_t n = learned_top(&d->learned, m->sequence, path, n_path, d->logits, n_most, d->tokens + node * d->n_ranks,
                             d->log_p + node * d->n_ranks);
-    if (d->markov.rank &&
+    if (d->markov.confidence.weights &&
         !d->learned.sequences[m->sequence].is_drawing) /* drawn tokens have psi, which is not an estimate */
         markov_head_correct(&d->markov, token, hidden, d->log_p + node * d->n_ranks, n);
     return n;

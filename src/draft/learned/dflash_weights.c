@@ -1,6 +1,6 @@
 /* dflash_weights.c - the weights of a drafter `dflash`: its layers, which become a model between the target's embedding
  * and an LM head, and what is around them, by the names of the architecture dflash and of the older dflash-draft
- * (learned_files.h). Proof: tests/draft/test_draft_dflash.c. */
+ * and qwen35-dflash-draft (learned_files.h). Proof: tests/draft/test_draft_dflash.c. */
 #include "draft/learned/dflash.h"
 
 #include "base/mem.h"
@@ -28,6 +28,11 @@ void dflash_close_weights(Dflash *d) {
 /* Returns the first of two names that the file has as a tensor, or the first name. */
 static const char *tensor_named(const LearnedDrafter *l, const char *name, const char *old) {
     return !drafter_file_has(&l->file, name) && drafter_file_has(&l->file, old) ? old : name;
+}
+
+/* The same for a tensor with two old names. */
+static const char *tensor_of(const LearnedDrafter *l, const char *name, const char *old, const char *lucebox) {
+    return tensor_named(l, name, tensor_named(l, old, lucebox));
 }
 
 /* Reads the norms of a layer, and the biases and sinks of its attention, if it has them. */
@@ -134,8 +139,9 @@ int dflash_read_weights(Dflash *d, fr_error *err) {
     Model *m = &d->layers.model;
     const Hparams *h = &m->hparams;
     int64_t n_streams = d->keys.streams.n * (int64_t)l->n_embd;
-    const char *norm = tensor_named(l, DFLASH_CONTEXT_NORM,
-                                    tensor_named(l, "hidden_norm.weight", "dflash_hidden_norm.weight"));
+    const char *fc_name = tensor_of(l, DFLASH_FC, "dflash_fc.weight", "dflash.fc.weight"),
+               *norm = tensor_of(l, DFLASH_CONTEXT_NORM, "hidden_norm.weight",
+                                 tensor_named(l, "dflash_hidden_norm.weight", "dflash.hidden_norm.weight"));
     const GgufTensor *fc;
     int status = drafter_file_vector(&l->file, norm, h->n_embd, &d->context_norm, err);
     if (!status) status = drafter_file_vector(&l->file, DFLASH_OUTPUT_NORM, h->n_embd, &d->output_norm, err);
@@ -146,9 +152,7 @@ int dflash_read_weights(Dflash *d, fr_error *err) {
     if (!status) status = own_embedding_read(&d->embedding, l, DFLASH_EMBEDDING, h->n_embd, err);
     if (!status) status = markov_head_open(&d->markov, l, h->n_embd, h->n_vocab, err);
     if (!status) status = token_selector_open(&d->selector, l, h->n_embd, d->keys.selector_top, err);
-    if (!status)
-        status = drafter_file_matrix(&l->file, tensor_named(l, DFLASH_FC, "dflash_fc.weight"), n_streams, h->n_embd,
-                                     &fc, err);
+    if (!status) status = drafter_file_matrix(&l->file, fc_name, n_streams, h->n_embd, &fc, err);
     if (!status) status = l->backend->linear_open(&d->fc, l->device, l->weights, fc, NULL, d->max_rows, err);
     if (!status) status = own_rope_open(&d->rope, l, &h->rope, DFLASH_ROPE_FACTORS, err);
     if (status) return status;

@@ -33,7 +33,7 @@
  * the block are forgotten after each proposal.
  *
  * Files. A GGUF file of the architecture dflash, as llama.cpp's converter writes it, is read as it is, and so is one of
- * the older architecture dflash-draft. The list of layers is as explained in draft_eagle3.c.
+ * the older architectures dflash-draft and qwen35-dflash-draft. The list of layers is as explained in draft_eagle3.c.
  *
  * Cost: a forward of the layers over the block, whatever the depth; an LM head for each position that the budget can
  * reach. When it loses: where a token depends strongly on the one before it, which later slots do not know. Proof:

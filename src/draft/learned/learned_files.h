@@ -247,15 +247,16 @@ enum { EAGLE3_HEAD_VECTORS = 6 };
  *   output_norm.weight [H]
  *   output.weight [D][H], token_embd.weight [V][H], d2t [D] and rope_freqs.weight, as for eagle3
  *   DSpark, optional (logit_corrections.h has MarkovHead; r is its rank): markov_w1.weight [V][r], markov_w2.weight
- *   [D][r], conf_proj.weight [H + r] or [1][H + r] and .bias [1], both optional, and for a gated Markov head
+ *   [D][r], conf_proj.weight [H + r] or [1][H + r] and .bias [1], both optional (with [H] also in files without a
+ *   Markov head, which only forerun writes), and for a gated Markov head
  *   markov_gate.weight [r][H + r] and .bias [r], or for a recurrent one markov_joint.weight [3r][2r + H] and .bias
  *   [3r]. These two names are ours: no GGUF file of others with a gate or a recurrent head is known
  *   DFlash 2, optional: blk.<layer>.attn_conv_proj.weight and .ffn_conv_proj.weight [2 taps H / channels][H],
  *   .attn_conv_base and .ffn_conv_base [2][taps][H]; and with the rank r of the selector (logit_corrections.h has
  *   TokenSelector) selector_predecessor.weight [V][r], selector_successor.weight [V][r], selector_hidden.weight [r][H]
  *
- * Older files of the architecture dflash-draft have other names for some of them, and count target_layer_ids from the
- * output of layer 0. */
+ * Older files of the architecture dflash-draft, and Lucebox's of qwen35-dflash-draft, have other names for some of
+ * them, and count target_layer_ids from the output of layer 0. */
 #define DFLASH "dflash."
 enum { DFLASH_MAX_SELECTOR_RANK = 4096 };
 

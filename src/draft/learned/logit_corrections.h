@@ -122,7 +122,7 @@ enum { MARKOV_MAX_RANK = 4096 };
 /* DSpark's heads; r is the rank, D the size of the vocabulary of the drafter's LM head. */
 typedef struct MarkovHead {
     LearnedDrafter *learned; /* borrowed: file, target, products */
-    int32_t rank;            /* 0: the file has no such head, and the functions below may not be called */
+    int32_t rank;            /* 0: the file has no such head, and markov_head_logits may not be called */
     int32_t n_embd, n_vocab; /* H and D */
     OwnEmbedding before;     /* [V][r] a vector of the token before */
     Linear *output;          /* [D][r] */

@@ -21,7 +21,8 @@
  *
  *     c = 1 / (1 + exp(-(w [hidden ; w1(token)] + b)))    the chance of the best child; the others are scaled to match
  *
- * Heads that were trained with confidence_head_with_markov false read only the hidden state. Their weights are shorter,
+ * Heads that were trained with confidence_head_with_markov false, and those of files without a Markov head, read only
+ * the hidden state. Their weights are shorter,
  * so that files need no key for them.
  *
  * Cost: a product with D x r weights for each node that is expanded, against D x H for the LM head of each position.
@@ -78,11 +79,12 @@ static int open_gate(MarkovHead *m, fr_error *err) {
 
 int markov_head_open(MarkovHead *m, LearnedDrafter *learned, int32_t n_embd, int32_t n_vocab, fr_error *err) {
     const GgufTensor *t = gguf_find_tensor(learned->file.gguf, DFLASH_MARKOV_BEFORE), *output;
-    if (!t) return FR_OK;
+    *m = (MarkovHead){.learned = learned, .n_embd = n_embd, .n_vocab = n_vocab};
+    if (!t) return read_confidence(m, err);
     if (t->dims[0] < 1 || t->dims[0] > MARKOV_MAX_RANK)
         return error_set(err, FR_ERR_FORMAT, "%s: tensor %s has a rank of %lld, but must have one from 1 to %d",
                          gguf_path(learned->file.gguf), DFLASH_MARKOV_BEFORE, (long long)t->dims[0], MARKOV_MAX_RANK);
-    *m = (MarkovHead){.learned = learned, .rank = (int32_t)t->dims[0], .n_embd = n_embd, .n_vocab = n_vocab};
+    m->rank = (int32_t)t->dims[0];
     const LearnedBuffer buffers[] = {{&m->narrow, m->rank}, {&m->wide, n_vocab}};
     const ArenaItem items[] = {ARENA_ITEM(&m->state, n_embd + m->rank)};
     int status = own_embedding_read(&m->before, learned, DFLASH_MARKOV_BEFORE, m->rank, err);
@@ -147,7 +149,10 @@ const float *markov_head_logits(MarkovHead *m, const Tree *t, int32_t node, cons
 
 void markov_head_correct(MarkovHead *m, int32_t token, const float *hidden, double *log_p, int32_t n) {
     if (!m->confidence.weights) return;
-    memcpy(m->state, hidden, (size_t)m->n_embd * sizeof *hidden);
-    embedding_row(&m->before.tensor, token, m->state + m->n_embd);
-    confidence_correct(&m->confidence, confidence_of_state(&m->confidence, m->state), log_p, n);
+    const float *state = m->rank ? m->state : hidden;
+    if (m->rank) {
+        memcpy(m->state, hidden, (size_t)m->n_embd * sizeof *hidden);
+        embedding_row(&m->before.tensor, token, m->state + m->n_embd);
+    }
+    confidence_correct(&m->confidence, confidence_of_state(&m->confidence, state), log_p, n);
 }
