@@ -19,7 +19,7 @@
 
 static const ImportMethod methods[] = {
     {"eagle", "EAGLE-1 and EAGLE-2 (SafeAILab; yuhuili/EAGLE-*)", import_plan_eagle},
-    {"medusa", "Medusa heads (FasterDecoding/medusa-*)", import_plan_medusa},
+    {"medusa", "Medusa heads (FasterDecoding/medusa-*, vLLM)", import_plan_medusa},
     {"hydra", "Hydra heads (zankner/Hydra), those without a prefix layer", import_plan_hydra},
     {"eagle3", "EAGLE-3, 3.1 and P-EAGLE (SafeAILab, SpecForge, speculators)", import_plan_eagle3},
     {"dflash", "DFlash and DSpark (z-lab, speculators)", import_plan_dflash},

@@ -144,6 +144,37 @@ static void make_medusa(Pair *p, const Target *t, const char *prefix) {
     free(e);
 }
 
+/* vLLM's layout: its blocks may have no biases, and the first LM head may be that of all heads. n_rows: the rows of an
+ * LM head. */
+static void make_vllm_medusa(Pair *p, const Target *t, const char *prefix, bool is_bare, int n_rows) {
+    static const float zeros[H];
+    static const int64_t map[] = {1, 2, 3};
+    static char names[9][64];
+    void *first_head = NULL;
+    begin(p, "medusa", t, TYPE_F16);
+    gguf_set_u32(p->direct.w, DRAFTER_KEY("medusa.head_count"), 3);
+    gguf_set_u32(p->direct.w, DRAFTER_KEY("medusa.block_count"), 2);
+    gguf_set_string(p->direct.w, DRAFTER_KEY("medusa.output"), "own", 3);
+    for (int i = 0; i < 3; i++) {
+        char name[64], from[64], *output = names[6 + i];
+        for (int k = 0; k < 2; k++) {
+            snprintf(name, sizeof name, "medusa.%d.block.%d.weight", i, k);
+            snprintf(from, sizeof from, "%sblocks.%d.layers.%d.weight", prefix, i, k);
+            add(p, name, from, H, H, 0.15);
+            snprintf(names[2 * i + k], sizeof names[0], "medusa.%d.block.%d.bias", i, k);
+            snprintf(from, sizeof from, "%sblocks.%d.layers.%d.bias", prefix, i, k);
+            if (is_bare) gguf_add_tensor(p->direct.w, names[2 * i + k], TYPE_F32, 1, (int64_t[]){H}, zeros);
+            else add(p, names[2 * i + k], from, H, 0, 0.15);
+        }
+        snprintf(output, sizeof names[0], "medusa.%d.output.weight", i);
+        snprintf(from, sizeof from, "%slm_heads.%d.weight", prefix, i);
+        if (i == 0 || !is_bare) add(p, output, from, H, n_rows, 0.3);
+        else gguf_add_tensor(p->direct.w, output, TYPE_F16, 2, (int64_t[]){H, n_rows}, first_head);
+        if (i == 0) first_head = p->direct.kept[p->direct.n_kept - 1];
+    }
+    safetensors_build_add_i64s(&p->published, "token_map", map, 3);
+}
+
 /* Blocks after dropout layers; the second and the third are equal; all tensors have biases. */
 static void make_hydra(Pair *p, const Target *t) {
     static char names[16][64];
@@ -300,6 +331,9 @@ static void an_imported_medusa_equals_the_direct_one(void **state) {
         make_medusa(&p, &t, prefixes[i]);
         finish(&p, CHECKPOINT);
         must_import("medusa", &t, CHECKPOINT, TYPE_F16, true);
+        make_vllm_medusa(&p, &t, i ? "medusa_heads." : "", i == 0, V);
+        finish(&p, CHECKPOINT);
+        must_import("medusa", &t, CHECKPOINT, TYPE_F16, true);
     }
     close_target(&t);
 }
@@ -390,6 +424,16 @@ static void the_embedding_must_be_the_targets(void **state) {
     close_target(&other);
     close_target(&small);
     close_target(&wide);
+}
+
+static void heads_of_some_tokens_are_refused(void **state) {
+    (void)state;
+    Target t = open_target(TARGET, "llama", TYPE_F16, V, 3);
+    Pair p;
+    make_vllm_medusa(&p, &t, "", false, V / 2);
+    finish(&p, CHECKPOINT);
+    expect_refusal("medusa", &t, TYPE_F16, FR_ERR_UNSUPPORTED, "only the 150 tokens of its token_map");
+    close_target(&t);
 }
 
 static void unknown_and_missing_tensors_are_refused(void **state) {
@@ -487,6 +531,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_imported_eagle_equals_the_direct_one),
         cmocka_unit_test(an_imported_medusa_equals_the_direct_one),
+        cmocka_unit_test(heads_of_some_tokens_are_refused),
         cmocka_unit_test(an_imported_hydra_equals_the_direct_one),
         cmocka_unit_test(an_imported_redrafter_equals_the_direct_one),
         cmocka_unit_test(head_counts_of_config_json_must_match),
