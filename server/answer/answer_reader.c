@@ -105,11 +105,14 @@ static bool call_scan_byte(CallScan *s, char c) {
     return true;
 }
 
+static bool is_harmony(const AnswerReader *r) { return r->form.tools && r->form.tools->is_harmony; }
+
 void answer_reader_init(AnswerReader *r, const AnswerForm *form) {
     *r = (AnswerReader){.form = *form, .held.max_bytes = ITEM_TEXT_MAX};
     if (!form->marks) r->form.marks = reasoning_marks_of(NULL);
     if (form->is_reasoning) r->state = READS_REASONING;
     else if (!form->tools && !form->reasons) r->state = READS_TEXT;
+    else if (is_harmony(r) && form->has_reasoned) r->state = READS_TEXT;
     r->drops_space = form->is_reasoning;
 }
 
@@ -135,15 +138,15 @@ static void tell_growth(AnswerReader *r) {
     item->n_told = item->text.n;
 }
 
-static void end_item(AnswerReader *r) {
+void answer_reader_end_item(AnswerReader *r) {
     if (!r->is_open) return;
     tell_growth(r);
     r->is_open = false;
     tell(r, ANSWER_ENDS, &r->items[r->n_items - 1], NULL, 0);
 }
 
-static void begin_item(AnswerReader *r, AnswerKind kind, const char *name) {
-    end_item(r);
+void answer_reader_begin_item(AnswerReader *r, AnswerKind kind, const char *name) {
+    answer_reader_end_item(r);
     if (r->n_items == r->capacity) {
         int capacity = r->capacity ? 2 * r->capacity : 4;
         AnswerItem *items = realloc(r->items, (size_t)capacity * sizeof *items);
@@ -164,9 +167,9 @@ static void begin_item(AnswerReader *r, AnswerKind kind, const char *name) {
     tell(r, ANSWER_BEGINS, item, NULL, 0);
 }
 
-static void put(AnswerReader *r, AnswerKind kind, const char *bytes, size_t n) {
+void answer_reader_put(AnswerReader *r, AnswerKind kind, const char *bytes, size_t n) {
     if (n == 0 || r->failed) return;
-    if (!r->is_open || r->items[r->n_items - 1].kind != kind) begin_item(r, kind, NULL);
+    if (!r->is_open || r->items[r->n_items - 1].kind != kind) answer_reader_begin_item(r, kind, NULL);
     if (!r->failed && !buf_append(&r->items[r->n_items - 1].text, bytes, n)) r->failed = true;
 }
 
@@ -211,7 +214,7 @@ static void take_mark(AnswerReader *r, const char *mark) {
     const ReasoningMarks *marks = r->form.marks;
     r->drops_space = mark == marks->begin || mark == marks->end || mark == marks->text;
     if (r->drops_space) {
-        end_item(r);
+        answer_reader_end_item(r);
         buf_clear(&r->held);
         r->state = mark == marks->begin ? READS_REASONING : READS_BEGINNING;
         if (mark == marks->end) r->n_reason = r->n_read;
@@ -244,7 +247,8 @@ static void read_text(AnswerReader *r) {
             continue;
         }
         size_t skip = r->drops_space ? n_space : 0;
-        put(r, r->state == READS_REASONING ? ANSWER_REASONING : ANSWER_TEXT, held + skip, n_space + 1 - skip);
+        answer_reader_put(r, r->state == READS_REASONING ? ANSWER_REASONING : ANSWER_TEXT, held + skip,
+                          n_space + 1 - skip);
         r->drops_space = false;
         if (r->state == READS_BEGINNING) begin_text(r);
         drop_held(r, n_space + 1);
@@ -256,7 +260,7 @@ static void read_text(AnswerReader *r) {
 /* What is held from `from` on turned out not to be a call: all of it is text. */
 static void give_up_calls(AnswerReader *r, size_t from) {
     begin_text(r);
-    put(r, ANSWER_TEXT, r->held.data + from, r->held.n - from);
+    answer_reader_put(r, ANSWER_TEXT, r->held.data + from, r->held.n - from);
     buf_clear(&r->held);
     r->n_mark = 0;
 }
@@ -319,7 +323,7 @@ static void read_calls(AnswerReader *r) {
 /* Begins a call that has a name and arguments. From now on it can no longer turn out to be text. */
 static void begin_call(AnswerReader *r) {
     r->scan.name[r->scan.n_name] = '\0';
-    begin_item(r, ANSWER_CALL, r->scan.name);
+    answer_reader_begin_item(r, ANSWER_CALL, r->scan.name);
     buf_clear(&r->held);
     r->n_mark = 0;
 }
@@ -334,8 +338,8 @@ static void end_object(AnswerReader *r) {
         give_up_calls(r, 0);
         return;
     }
-    if (r->items[r->n_items - 1].text.n == 0) put(r, ANSWER_CALL, "{}", 2);
-    end_item(r);
+    if (r->items[r->n_items - 1].text.n == 0) answer_reader_put(r, ANSWER_CALL, "{}", 2);
+    answer_reader_end_item(r);
     r->state = READS_CALLS;
 }
 
@@ -363,7 +367,7 @@ static void scan_byte(AnswerReader *r, char c) {
         is_begun = true;
     }
     if (is_begun) {
-        put(r, ANSWER_CALL, r->scan.arguments.data, r->scan.arguments.n);
+        answer_reader_put(r, ANSWER_CALL, r->scan.arguments.data, r->scan.arguments.n);
         buf_clear(&r->scan.arguments);
     }
     if (r->scan.depth == 0) end_object(r);
@@ -379,11 +383,12 @@ static void begin_object(AnswerReader *r, const char *name) {
 
 static void take_byte(AnswerReader *r, char c) {
     bool is_call = r->state == READS_CALL;
-    bool is_begun = is_call && r->is_open && r->items[r->n_items - 1].kind == ANSWER_CALL;
+    bool is_begun = is_call && !is_harmony(r) && r->is_open && r->items[r->n_items - 1].kind == ANSWER_CALL;
     r->n_read++;
     if (!is_begun && !buf_append(&r->held, &c, 1)) r->failed = true;
     if (r->failed) return;
-    if (is_call) scan_byte(r, c);
+    if (is_harmony(r)) harmony_read(r);
+    else if (is_call) scan_byte(r, c);
     else if (r->state == READS_CALLS) read_calls(r);
     else read_text(r);
 }
@@ -399,7 +404,7 @@ bool answer_reader_feed(AnswerReader *r, const char *bytes, size_t n, AnswerSink
     r->n_read += n_blank;
     for (size_t i = n_blank; i < n && !r->failed; i++) {
         if (is_plain(r)) {
-            put(r, ANSWER_TEXT, bytes + i, n - i);
+            answer_reader_put(r, ANSWER_TEXT, bytes + i, n - i);
             r->n_read += n - i;
             break;
         }
@@ -416,9 +421,11 @@ bool answer_reader_end(AnswerReader *r, AnswerSink sink, void *user) {
     size_t n_space = 0;
     while (n_space < r->held.n && is_space(r->held.data[n_space])) n_space++;
     size_t from = r->drops_space ? n_space : 0;
-    if (!is_separator && r->held.n > from && (r->state != READS_REASONING || n_space < r->held.n))
-        put(r, r->state == READS_REASONING ? ANSWER_REASONING : ANSWER_TEXT, r->held.data + from, r->held.n - from);
-    end_item(r);
+    if (is_harmony(r)) harmony_end(r);
+    else if (!is_separator && r->held.n > from && (r->state != READS_REASONING || n_space < r->held.n))
+        answer_reader_put(r, r->state == READS_REASONING ? ANSWER_REASONING : ANSWER_TEXT, r->held.data + from,
+                          r->held.n - from);
+    answer_reader_end_item(r);
     return !r->failed;
 }
 
@@ -429,7 +436,8 @@ static const ReasoningMarks marks[] = {
     {.sign = "<|channel|>",
      .begin = "<|channel|>analysis<|message|>",
      .end = "<|end|><|start|>assistant<|channel|>final<|message|>",
-     .text = "<|channel|>final<|message|>"},
+     .text = "<|channel|>final<|message|>",
+     .calls = "gpt-oss"},
     /* Gemma 4: <|channel>thought ... <channel|> */
     {.sign = "<|channel>", .begin = "<|channel>thought\n", .end = "<channel|>"},
     /* Mistral */
@@ -460,6 +468,8 @@ static const ToolForm forms[] = {
      .arguments = "arguments"}, /* Mistral's older templates resemble it */
     /* <|tool_call|>[{"name": "f", "arguments": {...}}]<|/tool_call|> */
     {.family = "phi3", .begin = "<|tool_call|>", .end = "<|/tool_call|>", .is_list = true, .arguments = "arguments"},
+    /* <|channel|>commentary to=functions.f <|constrain|>json<|message|>{...}<|call|> */
+    {.family = "gpt-oss", .begin = "<|constrain|>", .is_harmony = true, .arguments = "arguments"},
     /* <tool_call>{"name": "f", "arguments": {...}}</tool_call> */
     {.family = "chatml", .begin = "<tool_call>", .end = "</tool_call>", .arguments = "arguments"},
 };

@@ -48,6 +48,7 @@ typedef struct ToolForm {
     bool has_names;        /* NAME[ARGS]{...} is a call */
     bool is_list;          /* calls are elements of an array */
     const char *arguments; /* the key of a call's arguments */
+    bool is_harmony; /* an answer consists of messages with headers (harmony.c); `begin` is a mark within headers */
 } ToolForm;
 
 /* The marks that a template has around reasoning. They are static. */
@@ -57,6 +58,7 @@ typedef struct ReasoningMarks {
     const char *text;         /* what precedes a text without reasoning, and is dropped; NULL: nothing */
     const char *space_inside; /* the white space after `begin` and before `end` ... */
     const char *space_after;  /* ... and after `end` */
+    const char *calls;        /* the family whose form calls have; NULL: that of the template */
 } ReasoningMarks;
 
 typedef struct AnswerForm {
@@ -109,5 +111,17 @@ void answer_reader_free(AnswerReader *r);
 bool answer_reader_feed(AnswerReader *r, const char *bytes, size_t n, AnswerSink sink, void *user);
 /* Reads the end of the text. */
 bool answer_reader_end(AnswerReader *r, AnswerSink sink, void *user);
+
+/* ---- for readers of other forms -------------------------------------------------------------------------- */
+
+/* Adds bytes to the open item, or to a new one if that is of another kind. */
+void answer_reader_put(AnswerReader *r, AnswerKind kind, const char *bytes, size_t n);
+/* Ends the open item, if there is one, and begins another; name: the function of a call, otherwise NULL. */
+void answer_reader_begin_item(AnswerReader *r, AnswerKind kind, const char *name);
+void answer_reader_end_item(AnswerReader *r);
+
+/* Decides what the held text of an answer of gpt-oss is, after each byte, and at the end of the text. */
+void harmony_read(AnswerReader *r);
+void harmony_end(AnswerReader *r);
 
 #endif

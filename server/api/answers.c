@@ -54,7 +54,8 @@ bool answers_may_reason(const ServedModel *m) {
 /* Sets the form of the answers. They may begin with reasoning if the vocabulary or the template has a mark for it. */
 static void find_form(Answers *a, const ServedModel *m, const ChatMessages *f, const fr_chat_result *prompt) {
     const ReasoningMarks *marks = a->form.marks = reasoning_marks_of(m->chat_template);
-    a->form.tools = chat_messages_has_tools(f) ? tool_form_of(m->info.chat_family) : NULL;
+    const char *family = marks->calls ? marks->calls : m->info.chat_family;
+    a->form.tools = chat_messages_has_tools(f) ? tool_form_of(family) : NULL;
     bool goes_on = f->prefill_reasoning && !f->prefill; /* the prompt ends within the reasoning */
     a->form.is_reasoning = goes_on || chat_prompt_ends_with(prompt, marks->begin);
     a->form.has_reasoned = chat_prompt_ends_with(prompt, marks->end);

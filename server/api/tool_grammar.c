@@ -12,7 +12,7 @@
  * call and would not be an answer.
  *
  * A tool whose schema cannot be compiled is refused if it is `strict` or if a call is forced. Otherwise its arguments
- * may be any object, and the answer has a warning. */
+ * may be any object, and the answer has a warning. Calls of gpt-oss are not held to anything, and cannot be forced. */
 #include "server/api/answers.h"
 
 #include "cli/command.h"
@@ -234,6 +234,12 @@ int tool_grammar_prepare(ApiCall *call, const Answers *a, const ChatMessages *f)
     const char *name;
     bool is_forced = chat_messages_forces_call(f, &name);
     if (!a->form.tools) return 0;
+    if (a->form.tools->is_harmony) {
+        free(t);
+        return is_forced ? api_refuse(&call->error, 400, "unsupported_value", "tool_choice",
+                                      "a 'tool_choice' that forces a call is not supported for this family of models")
+                         : 0;
+    }
     if (!t) return api_refuse(&call->error, 500, NULL, NULL, "memory ran out");
     *t = (ToolGrammar){.form = a->form.tools,
                        .tools = f->tools,

@@ -101,6 +101,46 @@ static void calls_of_mistral_and_phi(void **state) {
           "C0[f {\"a\": 1}]");
 }
 
+#define ANALYSIS "<|channel|>analysis<|message|>So.<|end|>"
+#define START "<|start|>assistant"
+
+static void calls_of_gpt_oss(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *wanted;
+    } cases[] = {
+        {ANALYSIS START "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{\"a\": \"<|e\"}<|call|>",
+         "R[So.]C0[f {\"a\": \"<|e\"}]"},
+        {ANALYSIS START " to=functions.f_1<|channel|>commentary json<|message|>{}", "R[So.]C0[f_1 {}]"},
+        {" to=functions.f<|channel|>commentary<|message|>{\"a\": 1}", "C0[f {\"a\": 1}]"},
+        {"<|channel|>commentary<|message|>Let me look.<|end|>" START
+         "<|channel|>commentary to=functions.f <|constrain|>json<|message|>",
+         "T[Let me look.]C0[f {}]"},
+        {ANALYSIS START "<|channel|>analysis to=functions.f json<|message|>{}<|end|>" START
+                        "<|channel|>commentary to=functions.g json<|message|>[1]",
+         "R[So.]C0[f {}]C1[g [1]]"},
+        {ANALYSIS START "<|channel|>final<|message|>Yes to=functions.f", "R[So.]T[Yes to=functions.f]"},
+        {"<|channel|>commentary to=assistant<|channel|>analysis<|message|>So", "T[So]"},
+        {"<|channel|>analysis<|message|>A <|end", "R[A <|end]"},
+        {ANALYSIS START "<|channel|>comm", "R[So.]"},
+        {"<|channel|>analysis to=browser.open code<|message|>x",
+         "T[<|channel|>analysis to=browser.open code<|message|>x]"},
+        {"Plain <|channel|>analysis<|message|>", "T[Plain <|channel|>analysis<|message|>]"},
+        {"<|chan", "T[<|chan]"},
+        {" to={", "T[ to={]"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const AnswerForm form = {.tools = tool_form_of("gpt-oss"),
+                                 .marks = reasoning_marks_of("<|channel|>"),
+                                 .reasons = true};
+        check_form(&form, cases[i].text, cases[i].wanted);
+    }
+    const AnswerForm late = {.tools = tool_form_of("gpt-oss"),
+                             .marks = reasoning_marks_of("<|channel|>"),
+                             .has_reasoned = true};
+    check_form(&late, "Yes<|return|>", "T[Yes]");
+}
+
 /* No part of the text is lost. */
 static void what_is_no_call_stays_text(void **state) {
     (void)state;
@@ -248,11 +288,17 @@ static void a_blank_of_the_template_is_dropped(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(calls_of_hermes_and_qwen),      cmocka_unit_test(calls_of_llama),
-        cmocka_unit_test(calls_of_mistral_and_phi),      cmocka_unit_test(what_is_no_call_stays_text),
-        cmocka_unit_test(a_call_that_is_cut_short),      cmocka_unit_test(reasoning),
-        cmocka_unit_test(reasoning_between_other_marks), cmocka_unit_test(only_calls_or_only_text),
-        cmocka_unit_test(the_end_of_reasoning_is_noted), cmocka_unit_test(a_blank_of_the_template_is_dropped),
+        cmocka_unit_test(calls_of_hermes_and_qwen),
+        cmocka_unit_test(calls_of_llama),
+        cmocka_unit_test(calls_of_mistral_and_phi),
+        cmocka_unit_test(what_is_no_call_stays_text),
+        cmocka_unit_test(calls_of_gpt_oss),
+        cmocka_unit_test(a_call_that_is_cut_short),
+        cmocka_unit_test(reasoning),
+        cmocka_unit_test(reasoning_between_other_marks),
+        cmocka_unit_test(only_calls_or_only_text),
+        cmocka_unit_test(the_end_of_reasoning_is_noted),
+        cmocka_unit_test(a_blank_of_the_template_is_dropped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,8 @@
 /* test_serve_tools.c - calls of tools and constrained answers of the conversation APIs, against a running server:
  * forced calls, reasoning before a schema, and the reports of schemas that cannot be enforced.
  *
- * The models are the shipped one's weights with other templates: `thinker` begins reasoning, `caller` lists tools, and
- * `ponderer` leaves it to the model whether it reasons. */
+ * The models are the shipped one's weights with other templates: `thinker` begins reasoning, `caller` lists tools,
+ * `ponderer` leaves it to the model whether it reasons, and `messenger` has the template of gpt-oss. */
 #include "serve_rig.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@ static ServeRig server;
 
 static int start(void **state) {
     (void)state;
-    char thinker[700], caller[700], ponderer[700], args[3000];
+    char thinker[700], caller[700], ponderer[700], messenger[700], args[4000];
     snprintf(thinker, sizeof thinker, "%s/tools-thinker.gguf", serve_rig_folder());
     snprintf(caller, sizeof caller, "%s/caller.gguf", serve_rig_folder());
     serve_write_model(thinker, "{% if tools %}{{ tools|length }} tools {% endif %}{% for m in messages %}{{ m.role }}: "
@@ -24,9 +24,13 @@ static int start(void **state) {
     snprintf(ponderer, sizeof ponderer, "%s/ponderer.gguf", serve_rig_folder());
     serve_write_model(ponderer, "{% for m in messages %}{{ m.role }}: {{ m.content }} {% endfor %}"
                                 "{% if thought is defined %}<think>{{ thought }}</think>{% endif %}");
+    snprintf(messenger, sizeof messenger, "%s/messenger.gguf", serve_rig_folder());
+    serve_write_model(messenger, "{% if tools %}{{ tools|length }} tools {% endif %}{% for m in messages %}<|start|>"
+                                 "{{ m.role }}<|channel|>{{ m.content }}{% endfor %}<|start|>assistant");
     snprintf(args, sizeof args,
-             "-t 2 -c 256 --parallel 4 --draft ngram-trie -m " SERVE_MODEL " -m thinker=%s -m caller=%s -m ponderer=%s",
-             thinker, caller, ponderer);
+             "-t 2 -c 256 --parallel 4 --draft ngram-trie -m " SERVE_MODEL
+             " -m thinker=%s -m caller=%s -m ponderer=%s -m messenger=%s",
+             thinker, caller, ponderer, messenger);
     serve_start(&server, args);
     return 0;
 }
@@ -50,6 +54,26 @@ static void check_arguments(const char *text) {
     const char *city = json_string_value(json_at(arguments, "city"));
     if (!city || (strcmp(city, "Rome") != 0 && strcmp(city, "Oslo") != 0)) fail_msg("arguments '%s'", text);
     json_decref(arguments);
+}
+
+/* A grammar makes the model write what gpt-oss writes. */
+static void a_message_to_a_function_is_a_call(void **state) {
+    (void)state;
+    static const char format[] =
+        "{\"model\": \"messenger\", \"max_tokens\": 150, \"temperature\": 0, \"tools\": " TOOLS
+        ", \"draft\": \"%s\", \"grammar\": \"root ::= \\\"<|channel|>commentary to=functions.weather "
+        "<|constrain|>json<|message|>{\\\\\\\"city\\\\\\\": \\\\\\\"Rome\\\\\\\"}\\\"\", " HI "}";
+    for (int i = 0; i < 2; i++) {
+        char body[2000];
+        snprintf(body, sizeof body, format, i ? "none" : "ngram-trie");
+        json_t *j = serve_json(&server, "/v1/chat/completions", 200, body);
+        assert_string_equal(json_text_at(j, "choices.0.message.tool_calls.0.function.name"), "weather");
+        check_arguments(json_text_at(j, "choices.0.message.tool_calls.0.function.arguments"));
+        assert_string_equal(json_text_at(j, "choices.0.finish_reason"), "tool_calls");
+        json_decref(j);
+    }
+    json_decref(serve_json(&server, "/v1/chat/completions", 400,
+                           "{\"model\": \"messenger\", \"tool_choice\": \"required\", \"tools\": " TOOLS ", " HI "}"));
 }
 
 /* The grammar forces a call, whatever the model would have written; it is the same with and without drafts. */
@@ -368,6 +392,7 @@ int main(int argc, char **argv) {
     (void)argc;
     serve_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_message_to_a_function_is_a_call),
         cmocka_unit_test(a_call_is_forced),
         cmocka_unit_test(a_call_is_forced_in_messages_and_responses),
         cmocka_unit_test(some_tools_are_allowed),

@@ -43,7 +43,8 @@ void dflash_close_weights(Dflash *d);
 
 /* ---- trees (dflash_tree.c) -------------------------------------------------------------------------------- */
 
-/* Returns whether the distribution of a position depends on the token before it. */
+/* Returns whether nodes have children of their own: the distribution of a position depends on the token before it, or a
+ * confidence head corrects it. */
 static inline bool dflash_is_conditioned(const Dflash *d) {
     return d->markov.rank || d->markov.confidence.weights || d->selector.rank;
 }

@@ -1,6 +1,6 @@
 /* dflash_tree.c - the tree that the drafter `dflash` grows from the predictions of a block (draft_dflash.c): of the
- * products of positions that do not depend on each other or, with a Markov head or a selector, of distributions that
- * depend on the token before; also if a confidence head corrects them. Proof: tests/draft/test_draft_dflash.c, against a plain search. */
+ * products of positions that do not depend on each other or, with a Markov head, a selector or a confidence head, of
+ * distributions that may depend on the token before. Proof: tests/draft/test_draft_dflash.c, against a plain search. */
 #include "draft/learned/dflash.h"
 
 #include "base/math_functions.h"

@@ -22,8 +22,7 @@
  *     c = 1 / (1 + exp(-(w [hidden ; w1(token)] + b)))    the chance of the best child; the others are scaled to match
  *
  * Heads that were trained with confidence_head_with_markov false, and those of files without a Markov head, read only
- * the hidden state. Their weights are shorter,
- * so that files need no key for them.
+ * the hidden state. Their weights are shorter, so that files need no key for them.
  *
  * Cost: a product with D x r weights for each node that is expanded, against D x H for the LM head of each position.
  * Proof: tests/draft/test_draft_dflash.c. */
