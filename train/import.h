@@ -69,8 +69,8 @@ typedef struct Import {
     ImportTensor tensors[IMPORT_MAX_TENSORS];
     int n_tensors;
     bool counts_outputs; /* see ImportOptions */
-    /* For IMPORT_ROWS_PAIRED and _HALVED: the width of a head of the drafter's layer (0: that of the target), and how many of its
-     * elements rotate (0: all). */
+    /* For IMPORT_ROWS_PAIRED and _HALVED: the width of a head of the drafter's layer (0: that of the target), and how
+     * many of its elements rotate (0: all). */
     int64_t head_dim, n_rot;
     void *kept[4]; /* [n_kept] the data of tensors that a plan made */
     int n_kept;

@@ -120,12 +120,10 @@ static int set_windows(Import *x, const json_t *config, const ImportShape *s, in
     return FR_OK;
 }
 
-/* Returns whether the rope rotates neighbours, which config.json says by rope_is_neox_style false. Drafters with rope of
- * neighbours are rare; forerun's and llama.cpp's files have halves. */
-static bool rotates_pairs(Import *x, const json_t *config, const ImportShape *s) {
+/* Returns whether the rope rotates neighbours, which config.json says by rope_is_neox_style false. In forerun's and
+ * llama.cpp's files it rotates halves, so that the rows of q and k change their places. */
+static bool rotates_pairs(const json_t *config, const ImportShape *s) {
     static const char *const names[] = {"rope_is_neox_style", "is_neox_style"};
-    x->head_dim = s->head_dim;
-    x->n_rot = s->n_rot;
     for (int i = 0; i < 2; i++)
         if (json_is_false(json_object_get(s->layer, names[i])) || json_is_false(json_object_get(config, names[i])))
             return true;
@@ -319,7 +317,8 @@ static int add_all(Import *x, const json_t *config, fr_error *err) {
     if (!status) status = set_block(x, config, err);
     if (!status) status = set_windows(x, config, &s, n_layer, err);
     if (!status) set_scales(x, config);
-    ImportRows rotated = rotates_pairs(x, config, &s) ? IMPORT_ROWS_HALVED : IMPORT_ROWS_SAME;
+    x->head_dim = s.head_dim, x->n_rot = s.n_rot;
+    ImportRows rotated = rotates_pairs(config, &s) ? IMPORT_ROWS_HALVED : IMPORT_ROWS_SAME;
     const char *fc = tensor_named(x, "fc.weight", "encoder.fc.weight"),
                *norm = tensor_named(x, "hidden_norm.weight", "encoder.output_norm_enc.weight");
     if (!status) status = import_add(x, DFLASH_FC, fc, n_streams * width, s.n_embd, NULL, err);

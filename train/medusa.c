@@ -63,8 +63,8 @@ const TrainMethod train_medusa = {
  *     [medusa_heads.]lm_heads.<head>.weight [V][H]      or the first of them, or lm_head.weight, for all heads
  *     [medusa_heads.]token_map                          the tokens that vLLM computes logits for
  *
- * A token_map is not needed where the matrices have rows for all tokens. Where they have only its rows, the checkpoint is
- * refused. */
+ * A token_map is not needed where the matrices have rows for all tokens. Where they have only its rows, the checkpoint
+ * is refused. */
 
 /* Writes "<prefix><head>.<k><end>" into `name`; returns whether the checkpoint has that tensor. */
 static bool has(const Import *x, char name[96], const char *prefix, int32_t head, int32_t k, const char *end) {

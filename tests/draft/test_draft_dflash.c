@@ -308,6 +308,8 @@ static void set_keys(const File *f, LearnedRig *r) {
     gguf_set_i32s(r->w, key_of(f, is_old(f) ? "target_layer_ids" : "target_layers", true), list, f->n_streams);
     if (f->layout == OLD) gguf_set_u32(r->w, key_of(f, "n_target_features", true), (uint32_t)(f->n_streams * T));
     if (f->layout == OLD) gguf_set_bool(r->w, key_of(f, "attention.causal", false), false);
+    if (f->layout == PUBLISHED) /* of a target with M-RoPE: the position in the text only */
+        gguf_set_i32s(r->w, "dflash.rope.dimension_sections", (int32_t[]){f->dim / 2, 0, 0, 0}, 4);
     if (f->layout == LUCEBOX) gguf_set_u32(r->w, key_of(f, "n_target_layers", true), (uint32_t)f->n_streams);
     if (f->layout == LUCEBOX) set_int(f, r, "vocab_size", V);
     if (f->is_causal) gguf_set_bool(r->w, key_of(f, "attention.causal", false), true);

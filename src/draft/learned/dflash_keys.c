@@ -1,6 +1,7 @@
 /* dflash_keys.c - the keys of files of dflash (learned_files.h has their list), which the drafter and its training
- * read: those of llama.cpp's architecture dflash, of the older dflash-draft and Lucebox's qwen35-dflash-draft, which have
- * other names and count layers from the output of layer 0, and of forerun's own files. Proof: tests/draft/test_draft_dflash.c. */
+ * read: those of llama.cpp's architecture dflash, of the older dflash-draft and Lucebox's qwen35-dflash-draft, which
+ * have other names and count layers from the output of layer 0, and of forerun's own files. Proof:
+ * tests/draft/test_draft_dflash.c. */
 #include "draft/learned/layer_entries.h"
 #include "draft/feedback.h"
 #include "draft/learned/learned_files.h"
