@@ -308,6 +308,7 @@ static int open_server(Server *s, fr_error *err) {
     if (!status) status = mailbox_open(&service->mailbox, err);
     if (!status) status = open_mail(s, err);
     if (!status && o->events_endpoint) status = kv_events_open(&s->events, o->events_endpoint, o->events_topic, err);
+    service->events = s->events;
     if (!status && o->events_replay) status = kv_events_serve_replay(s->events, o->events_replay, err);
     service->loads = true;
     return status ? status : open_http(s, err); /* before the models: an address in use is reported at once */

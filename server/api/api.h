@@ -13,6 +13,7 @@
 #include "server/engine/engine_thread.h"
 #include "server/engine/grammar_cache.h"
 #include "server/engine/generation.h"
+#include "server/engine/kv_events.h"
 #include "server/http/http_server.h"
 #include "server/http/json_out.h"
 
@@ -83,6 +84,7 @@ typedef struct Service {
     bool loads;            /* the models are being loaded: all requests are refused with status 503 */
     bool drains;           /* the server shuts down: new requests are refused */
     bool logs;
+    const KvEvents *events;  /* NULL: none are published */
     const char *slot_folder; /* where slots are saved; NULL: they are not */
     bool ignores_unknown;    /* unknown fields are ignored, with a warning in the answer, instead of refused */
     ApiCall *calls;          /* the calls that are not answered yet */

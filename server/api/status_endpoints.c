@@ -165,6 +165,24 @@ static int load(ApiCall *call) {
     return api_end_reply(call, out.failed);
 }
 
+/* Tells a router where it can subscribe to events about the first model's prefix cache, in SGLang's form. */
+static void write_events_place(JsonOut *out, const Service *s) {
+    KvEventsPlace place;
+    if (!kv_events_find_place(s->events, &s->models[0], &place)) {
+        json_out_key_null(out, "kv_events");
+        return;
+    }
+    json_out_key(out, "kv_events");
+    json_out_mark(out, '{');
+    json_out_key_text(out, "publisher", "zmq");
+    json_out_key_text(out, "endpoint_host", place.host);
+    json_out_key_int(out, "endpoint_port_base", place.port);
+    json_out_key_text(out, "topic", place.topic);
+    json_out_key_int(out, "block_size", s->models[0].kv_page_size);
+    json_out_key_int(out, "dp_size", 1);
+    json_out_mark(out, '}');
+}
+
 /* Answers GET /server_info and /get_model_info, which SGLang's router reads. */
 static int server_info(ApiCall *call) {
     const ServedModel *m = &call->service->models[0];
@@ -178,7 +196,9 @@ static int server_info(ApiCall *call) {
     json_out_key_int(&out, "context_length", m->n_ctx);
     json_out_key_int(&out, "max_running_requests", m->max_requests);
     json_out_key_int(&out, "max_total_num_tokens", m->kv_tokens);
+    json_out_key_int(&out, "page_size", m->kv_page_size);
     json_out_key_text(&out, "version", FORERUN_VERSION);
+    write_events_place(&out, call->service);
     json_out_mark(&out, '}');
     return api_end_reply(call, out.failed);
 }

@@ -190,8 +190,15 @@ bool kv_events_write_cleared(Buf *out, double now_s) {
 
 /* The functions of libzmq that are used, with the constants of its interface, which does not change. */
 enum { PUB = 1, ROUTER = 6, DONTWAIT = 1, SNDMORE = 2 };
-enum { RCVMORE = 13, LINGER = 17, MAXMSGSIZE = 22, SNDTIMEO = 28, ROUTER_MANDATORY = 33, ETERM = 156384765 };
-enum { LINGER_MS = 200, SEND_MS = 1000, MAX_PREFIXES = 4096, MAX_IDENTITY = 255 };
+enum { RCVMORE = 13, LINGER = 17, MAXMSGSIZE = 22, SNDTIMEO = 28, LAST_ENDPOINT = 32, ROUTER_MANDATORY = 33 };
+enum { ETERM = 156384765 };
+enum {
+    LINGER_MS = 200,
+    SEND_MS = 1000,
+    MAX_PREFIXES = 4096,
+    MAX_IDENTITY = 255,
+    MAX_TOPIC = sizeof((KvEventsPlace *)0)->topic
+};
 enum { REPLAY_BATCHES = 10000, REPLAY_BYTES = 64 << 20 };
 static struct {
     void *(*ctx_new)(void);
@@ -210,7 +217,7 @@ static struct {
 
 typedef struct ModelBlocks {
     const ServedModel *model;
-    char topic[256];
+    char topic[MAX_TOPIC];
     KvBlockSet held;
     uint64_t signature; /* of the number of changes and the lengths of the prefixes at the last update */
     uint64_t n_sent;
@@ -236,6 +243,8 @@ struct KvEvents {
     void *context, *socket;
     KvReplay replay;
     const char *topic;
+    char host[128];
+    int port; /* 0: events do not go over TCP */
     ModelBlocks models[SERVED_MAX_MODELS];
     int n_models;
     KvPrefix prefixes[MAX_PREFIXES];
@@ -271,6 +280,42 @@ static int load_library(fr_error *err) {
                      os_library_error());
 }
 
+/* Copies the topic, with the names of the model and the machine. */
+static void write_topic(char out[MAX_TOPIC], const char *topic, const ServedModel *m) {
+    char host[128] = "";
+    size_t n = 0;
+    (void)gethostname(host, sizeof host - 1);
+    while (*topic && n < MAX_TOPIC - 1) {
+        const char *name = strncmp(topic, "{model}", 7) == 0 ? m->name : strncmp(topic, "{host}", 6) == 0 ? host : NULL;
+        if (name) {
+            int room = MAX_TOPIC - (int)n, written = snprintf(out + n, (size_t)room, "%s", name);
+            n += (size_t)(written < room ? written : room - 1);
+            topic = strchr(topic, '}') + 1;
+        } else {
+            out[n++] = *topic++;
+        }
+    }
+    out[n] = '\0';
+}
+/* Reads tcp://HOST:PORT, where the socket is bound. Other endpoints have no port. */
+static void find_port(KvEvents *k) {
+    char endpoint[300] = "";
+    size_t n = sizeof endpoint;
+    if (zmq.getsockopt(k->socket, LAST_ENDPOINT, endpoint, &n)) return;
+    const char *colon = strrchr(endpoint, ':');
+    if (strncmp(endpoint, "tcp://", 6) != 0 || colon <= endpoint + 6) return;
+    k->port = atoi(colon + 1);
+    snprintf(k->host, sizeof k->host, "%.*s", (int)(colon - endpoint - 6), endpoint + 6);
+}
+
+bool kv_events_find_place(const KvEvents *k, const ServedModel *m, KvEventsPlace *out) {
+    if (!k || k->port == 0) return false;
+    snprintf(out->host, sizeof out->host, "%s", k->host);
+    out->port = k->port;
+    write_topic(out->topic, k->topic, m);
+    return true;
+}
+
 int kv_events_open(KvEvents **out, const char *endpoint, const char *topic, fr_error *err) {
     *out = NULL;
     int status = load_library(err);
@@ -287,6 +332,7 @@ int kv_events_open(KvEvents **out, const char *endpoint, const char *topic, fr_e
         kv_events_close(k);
         return status;
     }
+    find_port(k);
     *out = k;
     return FR_OK;
 }
@@ -452,32 +498,12 @@ void kv_events_close(KvEvents *k) {
     free(k);
 }
 
-/* Copies the topic, with the names of the model and the machine. */
-static void write_topic(ModelBlocks *m, const char *topic) {
-    char host[128] = "";
-    size_t n = 0;
-    (void)gethostname(host, sizeof host - 1);
-    while (*topic && n < sizeof m->topic - 1) {
-        const char *name = strncmp(topic, "{model}", 7) == 0  ? m->model->name
-                           : strncmp(topic, "{host}", 6) == 0 ? host
-                                                              : NULL;
-        if (name) {
-            int room = (int)(sizeof m->topic - n), written = snprintf(m->topic + n, (size_t)room, "%s", name);
-            n += (size_t)(written < room ? written : room - 1);
-            topic = strchr(topic, '}') + 1;
-        } else {
-            m->topic[n++] = *topic++;
-        }
-    }
-    m->topic[n] = '\0';
-}
-
 static ModelBlocks *blocks_of(KvEvents *k, const ServedModel *model) {
     for (ModelBlocks *m = k->models; m < k->models + k->n_models; m++)
         if (m->model == model) return m;
     ModelBlocks *m = &k->models[k->n_models++];
     m->model = model;
-    write_topic(m, k->topic);
+    write_topic(m->topic, k->topic, model);
     clear(k, m);
     return m;
 }

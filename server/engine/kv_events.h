@@ -7,12 +7,21 @@
 
 typedef struct KvEvents KvEvents;
 
+/* Where events are published, for routers that ask a server for it. */
+typedef struct KvEventsPlace {
+    char host[128]; /* "0.0.0.0" and "[::]": each address of the machine */
+    int port;
+    char topic[256];
+} KvEventsPlace;
+
 /* Loads libzmq, and binds a PUB socket to an endpoint such as "tcp://127.0.0.1:5557". In the topic, "{model}" means the
  * name of the model, and "{host}" that of the machine. The strings are borrowed until kv_events_close. */
 int kv_events_open(KvEvents **out, const char *endpoint, const char *topic, fr_error *err);
 /* Answers requests for earlier messages at another endpoint, in a thread of its own. The messages of one model only are
  * published. Call it before the first update. */
 int kv_events_serve_replay(KvEvents *k, const char *endpoint, fr_error *err);
+/* Returns whether the events of the model have a place in a TCP network. NULL is fine. */
+bool kv_events_find_place(const KvEvents *k, const ServedModel *m, KvEventsPlace *out);
 /* Publishes that nothing is held any more. NULL is fine. */
 void kv_events_close(KvEvents *k);
 /* Publishes how the prefix cache of the model has changed since the last call. Only one thread at a time may use a

@@ -252,6 +252,9 @@ static void a_server_publishes_them(void **state) {
     snprintf(args, sizeof args, "-t 1 --draft none --kv-events %s --kv-events-topic kv@{model} --kv-events-replay %s",
              endpoint, replay_endpoint);
     serve_start(&s, args);
+    json_t *info = serve_json(&s, "/server_info", 200, NULL);
+    assert_true(json_is_null(json_at(info, "kv_events"))); /* no port, so no place for routers elsewhere */
+    json_decref(info);
     void *context = zmq.ctx_new(), *socket = zmq.socket(context, SUB);
     zmq.setsockopt(socket, SUBSCRIBE, "kv@", 3);
     zmq.setsockopt(socket, RCVTIMEO, &wait_ms, sizeof wait_ms);
@@ -306,12 +309,55 @@ static void a_server_publishes_them(void **state) {
     unlink(replay_endpoint + strlen("ipc://"));
 }
 
+/* SGLang's gateway asks a server where it publishes. */
+static void routers_find_the_events(void **state) {
+    (void)state;
+    ServeRig s;
+    char endpoint[100], topic[100];
+    uint64_t number;
+    static const int wait_ms = 500;
+    if (!load_zmq()) {
+        print_message("skipped: no libzmq\n");
+        skip();
+    }
+    serve_start(&s, "-t 1 --draft none --kv-events tcp://127.0.0.1:* --kv-events-topic kv@{model}");
+    json_t *info = serve_json(&s, "/server_info", 200, NULL), *place = json_object_get(info, "kv_events");
+    assert_string_equal(json_text_at(place, "publisher"), "zmq");
+    assert_string_equal(json_text_at(place, "topic"), "kv@target");
+    assert_int_equal(json_int_at(place, "block_size"), 16);
+    assert_int_equal(json_int_at(place, "dp_size"), 1);
+    snprintf(endpoint, sizeof endpoint, "tcp://%s:%d", json_text_at(place, "endpoint_host"),
+             (int)json_int_at(place, "endpoint_port_base"));
+    json_decref(info);
+    void *context = zmq.ctx_new(), *socket = zmq.socket(context, SUB);
+    zmq.setsockopt(socket, SUBSCRIBE, "kv@target", 9);
+    zmq.setsockopt(socket, RCVTIMEO, &wait_ms, sizeof wait_ms);
+    assert_int_equal(zmq.connect(socket, endpoint), 0);
+    json_t *batch = NULL;
+    for (int i = 0; i < 60 && !batch; i++) { /* until the subscription has arrived */
+        char body[200];
+        snprintf(body, sizeof body,
+                 "{\"prompt\": \"Tale %d of a little girl who lived in a small house near the forest "
+                 "with a dog and a cat and a bird\", \"max_tokens\": 2}",
+                 i);
+        json_decref(serve_json(&s, "/v1/completions", 200, body));
+        batch = receive(socket, topic, &number);
+    }
+    assert_non_null(batch);
+    assert_string_equal(topic, "kv@target");
+    json_decref(batch);
+    assert_int_equal(serve_stop(&s), 0);
+    zmq.close(socket);
+    zmq.ctx_term(context);
+}
+
 int main(int argc, char **argv) {
     (void)argc;
     serve_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(routers_know_what_is_held),
         cmocka_unit_test(a_server_publishes_them),
+        cmocka_unit_test(routers_find_the_events),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
