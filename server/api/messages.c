@@ -11,7 +11,7 @@
 typedef struct MessagesFields {
     PlanFields plan;
     MessagesInput input;
-    const json_t *variables, *stops, *output_config;
+    const json_t *variables, *stops, *output_config, *output_format;
     const char *effort;
 } MessagesFields;
 
@@ -25,10 +25,11 @@ static const Field messages_fields[] = {
     {.name = "max_tokens", M(INT, plan.max_tokens, .min = 1, .max = INT32_MAX)},
     {.name = "stop_sequences", M(ANY, stops)},
     {.name = "output_config", M(ANY, output_config)},
+    {.name = "output_format", M(ANY, output_format)}, /* the older name of output_config.format */
     {.name = "chat_template_kwargs", M(ANY, variables)},
     {.name = "n", .kind = FIELD_NEUTRAL, .min = 1},
-    {.name = "stream_options", .kind = FIELD_NEUTRAL},
-    {.name = "cache_control", .kind = FIELD_IGNORED}, /* prompts are cached in any case */
+    {.name = "stream_options", .kind = FIELD_IGNORED}, /* usage is always sent */
+    {.name = "cache_control", .kind = FIELD_IGNORED},  /* prompts are cached in any case */
     {.name = "inference_geo", .kind = FIELD_IGNORED},
     {.name = NULL},
 };
@@ -86,9 +87,13 @@ static int read_output_config(ApiCall *call, MessagesFields *f) {
         if (strcmp(name, "format") != 0 && !json_is_null(value))
             return api_refuse(&call->error, 400, "unsupported_parameter", "output_config",
                               "'output_config.%.40s' is not supported", name);
-        if (!json_is_null(value)) f->plan.constraint.format = value;
+        if (json_is_null(value)) continue;
+        f->plan.constraint.format = value;
+        f->plan.constraint.format_name = "output_config.format";
     }
-    if (f->plan.constraint.format) f->plan.constraint.format_name = f->output_config ? "output_config.format" : NULL;
+    if (!f->output_format || f->plan.constraint.format) return 0;
+    f->plan.constraint.format = f->output_format;
+    f->plan.constraint.format_name = "output_format";
     return 0;
 }
 

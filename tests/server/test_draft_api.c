@@ -125,6 +125,46 @@ static void texts_are_those_of_plain_decoding(void **state) {
     cli_expect(draft, 2, "depends on time, and with --verify chain the text would depend on it, too");
 }
 
+static void write_key(const char *path, const char *text) {
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+/* A server with keys drafts only for those who have one. */
+static void a_key_opens_the_server(void **state) {
+    (void)state;
+    static const char *const bad[] = {"", "\n", "two words\n", "sk-\x01\n"};
+    ServeRig s;
+    char path[600], draft[700], command[900];
+    snprintf(path, sizeof path, "%s/remote-key.txt", cli_rig_folder());
+    setenv("FORERUN_API_KEY", "sk-1", 1);
+    serve_start(&s, "-m " SMALL_MODEL " -t 1 -c 256 --parallel 4 --draft none");
+    unsetenv("FORERUN_API_KEY");
+    snprintf(draft, sizeof draft, "remote:server=127.0.0.1:%d,timeout=20000,key-file=%s", s.port, path);
+    write_key(path, "sk-1\r\n");
+    assert_true(accepted_beside_plain("-n 30 --temp 0", draft) >= 10);
+    snprintf(command, sizeof command, "run -m " SERVE_MODEL " -p x -n 1 --draft %s", draft);
+    write_key(path, "sk-1");
+    assert_true(accepted_beside_plain("-n 10 --temp 0", draft) > 0);
+    write_key(path, "sk-2\n");
+    cli_expect(command, 1, "refuses to draft (status 401)");
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        write_key(path, bad[i]);
+        cli_expect(command, 2, "must be a key of 1 to 256 visible characters");
+    }
+    char long_key[258];
+    snprintf(long_key, sizeof long_key, "%0257d", 7);
+    write_key(path, long_key);
+    cli_expect(command, 2, "must be a key of 1 to 256 visible characters");
+    unlink(path);
+    cli_expect(command, 1, "remote-key.txt");
+    snprintf(command, sizeof command, "run -m " SERVE_MODEL " -p x -n 1 --draft remote:server=127.0.0.1:%d", s.port);
+    cli_expect(command, 1, "refuses to draft (status 401)");
+    assert_int_equal(serve_stop(&s), 0);
+}
+
 #define GENERATED "forerun_generation_tokens_total{model_name=\"draft\"}"
 static double generated_before;
 
@@ -164,6 +204,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_draft_is_what_the_model_generates_greedily),
         cmocka_unit_test(questions_that_cannot_be_answered_are_refused),
         cmocka_unit_test(texts_are_those_of_plain_decoding),
+        cmocka_unit_test(a_key_opens_the_server),
         cmocka_unit_test(a_server_that_ends_does_not_end_the_text),
     };
     return cmocka_run_group_tests(tests, start, stop);

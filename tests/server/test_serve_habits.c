@@ -46,6 +46,7 @@ static void values_that_ask_for_nothing_are_accepted(void **state) {
         {chat, chat_body, "\"separate_reasoning\": true, \"stream_reasoning\": true, \"rid\": \"r\""},
         {chat, chat_body, "\"add_special_tokens\": false, \"best_of\": 1"},
         {text, text_body, "\"add_special_tokens\": true, \"best_of\": 2, \"n\": 2"},
+        {text, text_body, "\"thinking_token_budget\": -1, \"preserved_tokens\": []"},
         {text, text_body, "\"min_tokens\": 1, \"ignore_eos\": true"}, /* as benchmarks ask for a length */
         {text, text_body, "\"stream_options\": {\"include_usage\": null, \"include_obfuscation\": true}"},
         {"/v1/responses", "{\"max_output_tokens\": 1, \"input\": \"x\"",
@@ -53,6 +54,11 @@ static void values_that_ask_for_nothing_are_accepted(void **state) {
         {"/v1/messages", "{\"max_tokens\": 1, " STORY,
          "\"diagnostics\": {\"previous_message_id\": null}, \"user_profile_id\": \"u\", \"workspace_id\": \"w\", "
          "\"thinking\": {\"type\": \"adaptive\", \"display\": null}, \"output_config\": {\"task_budget\": null}"},
+        {"/v1/messages", "{\"max_tokens\": 1, " STORY,
+         "\"stream_options\": {\"include_usage\": true}, \"fallbacks\": \"default\", \"fallback_credit_token\": \"t\", "
+         "\"billing_policy\": {\"type\": \"x\"}, \"output_format\": null"},
+        {"/v1/responses", "{\"max_output_tokens\": 1, \"input\": \"x\"",
+         "\"access_programs\": {}, \"background\": false"},
         {ollama, ollama_body, "\"width\": 0, \"height\": 0, \"steps\": 0, \"logprobs\": false"},
         {"/v1/embeddings", "{\"input\": \"x\"",
          "\"normalize\": true, \"embed_dtype\": \"float32\", \"endianness\": \"native\""},
@@ -80,6 +86,15 @@ static void advice_without_effect_is_reported(void **state) {
     j = send_field("/v1/chat/completions", 200, "{\"max_tokens\": 1, " STORY, "\"add_special_tokens\": true");
     assert_non_null(strstr(json_text_at(j, "warnings.0"), "add_special_tokens"));
     json_decref(j);
+    static const char *const fields[] = {"\"preserved_tokens\": [\"<x>\"]", "\"extra_key\": \"k\"",
+                                         "\"moderation\": {\"model\": \"m\"}"};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        char name[40];
+        snprintf(name, sizeof name, "%.*s", (int)(strchr(fields[i] + 1, '"') - fields[i] - 1), fields[i] + 1);
+        j = send_field("/v1/chat/completions", 200, "{\"max_tokens\": 1, " STORY, fields[i]);
+        assert_non_null(strstr(json_text_at(j, "warnings.0"), name));
+        json_decref(j);
+    }
 }
 
 static void values_that_change_the_answer_are_refused(void **state) {
@@ -88,6 +103,7 @@ static void values_that_change_the_answer_are_refused(void **state) {
         const char *path, *body, *param;
     } cases[] = {
         {"/v1/completions", "{\"prompt\": \"x\", \"best_of\": 2}", "best_of"},
+        {"/v1/completions", "{\"prompt\": \"x\", \"thinking_token_budget\": 8}", "thinking_token_budget"},
         {"/v1/completions", "{\"prompt\": \"x\", \"n\": 2, \"best_of\": 1}", "best_of"},
         {"/v1/completions", "{\"prompt\": \"x\", \"min_tokens\": 4}", "min_tokens"},
         {"/v1/completions", "{\"prompt\": \"x\", \"min_tokens\": 4, \"ignore_eos\": true, \"stop\": \"a\"}",

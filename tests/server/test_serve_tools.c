@@ -252,7 +252,11 @@ static void a_message_has_the_format_of_its_schema(void **state) {
         "{\"type\": \"json_schema\", \"schema\": " CITY "}}, " HI "}");
     check_arguments(json_text_at(j, "content.0.text"));
     assert_string_equal(json_text_at(j, "stop_reason"), "end_turn");
-    json_decref(j);
+    json_t *older = serve_json(&server, "/v1/messages", 200,
+                               "{\"model\": \"target\", \"max_tokens\": 100, \"temperature\": 0, \"output_format\": "
+                               "{\"type\": \"json_schema\", \"schema\": " CITY "}, " HI "}");
+    assert_string_equal(json_text_at(older, "content.0.text"), json_text_at(j, "content.0.text"));
+    json_decref(j), json_decref(older);
 }
 
 /* If the template has begun reasoning, the schema holds after it, and any text may come before. */

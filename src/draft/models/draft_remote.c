@@ -73,7 +73,7 @@ typedef struct Remote {
 } Remote;
 
 typedef struct RemoteOptions {
-    const char *server;
+    const char *server, *key_file;
     int32_t length, timeout_ms;
 } RemoteOptions;
 
@@ -83,6 +83,10 @@ static const Option option_table[] = {
      .required = "server",
      .metavar = "HOST:PORT",
      .help = "a `forerun serve` whose model drafts; it must have the target's vocabulary"},
+    {.key = "key-file",
+     OPT_FILE(RemoteOptions, key_file),
+     .metavar = "FILE",
+     .help = "file whose first line is the server's API key"},
     {.key = "length",
      OPT_INT(RemoteOptions, length, 1, MAX_LENGTH),
      .default_value = "5",
@@ -222,6 +226,7 @@ static int open_remote(Drafter **out, const void *options, const DrafterEnv *env
     d->n_vocab = env->n_vocab, d->n_ctx = env->n_ctx, d->max_sequences = env->max_sequences;
     d->length = o->length, d->timeout_s = 1e-3 * o->timeout_ms;
     int status = remote_host_find(&d->host, o->server, err);
+    if (!status && o->key_file) status = remote_host_read_key(&d->host, o->key_file, err);
     if (!status) status = vocab_fingerprint(env->vocab, &d->vocabulary, err);
     if (!status) status = open_memory(d, err);
     if (!status) status = try_host(d, err);

@@ -56,6 +56,21 @@ int remote_host_find(RemoteHost *h, const char *name, fr_error *err) {
     return FR_OK;
 }
 
+int remote_host_read_key(RemoteHost *h, const char *path, fr_error *err) {
+    FILE *f = fopen(path, "r");
+    if (!f) return error_set(err, FR_ERR_IO, "remote: the key file %.200s cannot be read: %s", path, strerror(errno));
+    char *key = fgets(h->key, sizeof h->key, f);
+    fclose(f);
+    size_t n = key ? strcspn(key, "\r\n") : 0;
+    bool is_whole = n > 0 && n < sizeof h->key - 1;
+    for (size_t i = 0; i < n && is_whole; i++) is_whole = key[i] > ' ' && key[i] <= '~';
+    if (is_whole) key[n] = '\0';
+    return is_whole ? FR_OK
+                    : error_set(err, FR_ERR_ARGUMENT,
+                                "remote: the first line of %.200s must be a key of 1 to %d visible characters", path,
+                                (int)sizeof h->key - 2);
+}
+
 /* ---- a connection ------------------------------------------------------------------------------------------ */
 
 static void hang_up(RemoteCall *c) {
@@ -169,10 +184,12 @@ static void receive_more(RemoteCall *c) {
 /* ---- calls --------------------------------------------------------------------------------------------------- */
 
 void remote_call_begin(RemoteCall *c, const RemoteHost *host, const char *path, const Buf *body) {
-    char head[512];
+    char head[768];
     int n = snprintf(head, sizeof head,
-                     "POST %s HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n",
-                     path, host->name, body->n);
+                     "POST %s HTTP/1.1\r\nHost: %s\r\n%s%s%sContent-Type: application/json\r\nContent-Length: "
+                     "%zu\r\n\r\n",
+                     path, host->name, *host->key ? "Authorization: Bearer " : "", host->key, *host->key ? "\r\n" : "",
+                     body->n);
     c->host = host;
     c->state = REMOTE_RUNS;
     c->sent_bytes = 0;

@@ -11,12 +11,16 @@
 
 typedef struct RemoteHost {
     char name[128]; /* HOST:PORT, as the user writes it */
+    char key[258];  /* the API key; "": none */
     struct sockaddr_storage address;
     socklen_t address_bytes;
 } RemoteHost;
 
 /* Finds the address of HOST:PORT, where HOST is a name, an IPv4 address or an IPv6 address in brackets. */
 int remote_host_find(RemoteHost *h, const char *name, fr_error *err);
+
+/* Reads the key that is the first line of a file. */
+int remote_host_read_key(RemoteHost *h, const char *path, fr_error *err);
 
 typedef enum RemoteState {
     REMOTE_IDLE,
