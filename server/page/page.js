@@ -255,11 +255,12 @@ async function answerLast() {
       why = error instanceof TypeError ? "The server cannot be reached. Is it still running?" : sentence(error.message);
   }
   setRunning(null);
-  const keptAll = Boolean(answer.text.trim());
+  const ending = !answer.text.trim() ? "There is no answer."
+    : answer.finish === "length" ? "The answer was cut off: it reached the limit of tokens or context." : "The answer is complete.";
   if (answer.tokens.length) keepingEnd(() => endAnswer(answer, isStopped));
   else takeBack(answer);
   if (why) keepingEnd(() => $("log").append(make("p", "error", why)));
-  tell(why ? "" : isStopped ? "Stopped." : keptAll ? "The answer is complete." : "There is no answer.");
+  tell(why ? "" : isStopped ? "Stopped." : ending);
 }
 
 function endAnswer(answer, isStopped) {

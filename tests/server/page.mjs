@@ -210,6 +210,10 @@ async function keepsReasoning() {
 
 async function showsMarkdown() {
   const page = await open();
+  await answerWith(page, [["", "One two"]], "length");
+  await ask(page, "Count.");
+  await page.waitForFunction(() => /cut off/.test(document.querySelector("#status").textContent));
+  await page.click("#new-chat");
   const text = "# Title\n\nSome *slanted* snake_case `co*de*`\nand 2 * 3 * 4\n\n- one\n  - inner\n- two\n\n" +
     "```c\nint x = 1;\n\n  y();\n```\n\n> quoted\n\n1. first\n2. second\n\n| a | **b** |\n|---|--:|\n| 1 | 2|\n";
   // Token by token, so that every beginning of the text is shown once.
