@@ -297,6 +297,7 @@ static void write_topic(char out[MAX_TOPIC], const char *topic, const ServedMode
     }
     out[n] = '\0';
 }
+
 /* Reads tcp://HOST:PORT, where the socket is bound. Other endpoints have no port. */
 static void find_port(KvEvents *k) {
     char endpoint[300] = "";
