@@ -347,11 +347,13 @@ typedef struct fr_engine_stats {
     int64_t n_exchanges, exchanged_bytes;
     double exchange_s, exchange_latency_s, exchange_bytes_per_s;
     /* How many draft models and layers of learned drafters are divided among these processes, too; the others are whole
-     * in this process. And the seconds that a forward of those that were opened last takes if they are whole, and if
-     * they are divided, as measured when they were opened. If the exchanges rule the second out, it is the least that
-     * it can be. */
+     * in this process. And the seconds that a forward of the one that was opened last takes if it is whole, and if it
+     * is divided, as measured when it was opened. Where the exchanges rule the second out, draft_divided_is_measured is
+     * 0, and it is the least that it can be. Either is 0 if it is unknown: both where there is no choice, and the
+     * second if a process could not open its part. */
     int n_divided_drafts;
     double draft_whole_s, draft_divided_s;
+    int draft_divided_is_measured;
 } fr_engine_stats;
 
 /* Fills *out, and returns FR_OK or FR_ERR_ARGUMENT. It may be called within a callback. */

@@ -68,6 +68,7 @@ struct('fr_engine_stats', {
     kv_tokens_prefixes: 'int64_t', kv_window_tokens: 'int64_t', kv_window_tokens_held: 'int64_t', kv_bytes: 'int64_t',
     n_ranks: 'int', n_exchanges: 'int64_t', exchanged_bytes: 'int64_t', exchange_s: 'double', exchange_latency_s: 'double',
     exchange_bytes_per_s: 'double', n_divided_drafts: 'int', draft_whole_s: 'double', draft_divided_s: 'double',
+    draft_divided_is_measured: 'int',
 });
 struct('fr_sampling', {
     temperature: 'float', top_k: 'int32_t', top_p: 'float', min_p: 'float', repeat_penalty: 'float',

@@ -152,6 +152,7 @@ class fr_engine_stats(_Sized):
         ("n_divided_drafts", c_int),
         ("draft_whole_s", c_double),
         ("draft_divided_s", c_double),
+        ("draft_divided_is_measured", c_int),
     ]
 
 

@@ -81,14 +81,29 @@ static int print_token(void *user, const fr_token_event *event) {
     return text_output_write(&out->text, event);
 }
 
+/* Prints where the drafter's model that was opened last runs, and what was measured for that. */
+static void print_draft_times(const fr_engine_stats *e) {
+    double whole_ms = 1e3 * e->draft_whole_s, divided_ms = 1e3 * e->draft_divided_s;
+    if (e->draft_divided_is_measured)
+        fprintf(stderr, "the drafter's model is %s: a forward takes %.2f ms whole and %.2f ms divided\n",
+                divided_ms < whole_ms ? "divided among the ranks" : "whole in rank 0", whole_ms, divided_ms);
+    else if (divided_ms > 0)
+        fprintf(stderr,
+                "the drafter's model is whole in rank 0: a forward takes %.2f ms; its exchanges and a rank's share of "
+                "the work would take %.2f ms, so the divided one was not measured\n",
+                whole_ms, divided_ms);
+    else
+        fprintf(stderr,
+                "the drafter's model is whole in rank 0, because a rank could not open its part: a forward takes %.2f "
+                "ms\n",
+                whole_ms);
+}
+
 static void print_ranks(const fr_engine_stats *e) {
     fprintf(stderr, "%d ranks: %lld exchanges, %.1f MB, %.3f s with waiting; an exchange takes %.1f us and %.2f GB/s\n",
             e->n_ranks, (long long)e->n_exchanges, (double)e->exchanged_bytes * 1e-6, e->exchange_s,
             e->exchange_latency_s * 1e6, e->exchange_bytes_per_s * 1e-9);
-    if (e->draft_whole_s > 0)
-        fprintf(stderr, "the drafter's model is %s: a forward takes %.2f ms whole and %s%.2f ms divided\n",
-                e->n_divided_drafts ? "divided among the ranks" : "whole in rank 0", 1e3 * e->draft_whole_s,
-                e->n_divided_drafts ? "" : "at least ", 1e3 * e->draft_divided_s);
+    if (e->draft_whole_s > 0) print_draft_times(e);
 }
 
 static void print_summary(const Generator *g, const fr_request *r) {
@@ -150,11 +165,12 @@ static json_t *request_json(const Generator *g, const fr_request *r, const Gener
     fr_engine_get_stats(g->engine, &e);
     if (e.n_ranks)
         json_object_set_new(j, "ranks",
-                            json_pack("{s:i, s:I, s:I, s:f, s:f, s:f, s:i, s:f, s:f}", "n", e.n_ranks, "exchanges",
+                            json_pack("{s:i, s:I, s:I, s:f, s:f, s:f, s:i, s:f, s:f, s:b}", "n", e.n_ranks, "exchanges",
                                       (json_int_t)e.n_exchanges, "bytes", (json_int_t)e.exchanged_bytes, "seconds",
                                       e.exchange_s, "latency_s", e.exchange_latency_s, "bytes_per_s",
                                       e.exchange_bytes_per_s, "divided_drafts", e.n_divided_drafts, "draft_whole_s",
-                                      e.draft_whole_s, "draft_divided_s", e.draft_divided_s));
+                                      e.draft_whole_s, "draft_divided_s", e.draft_divided_s, "draft_divided_is_measured",
+                                      e.draft_divided_is_measured));
     if (s.draft_error[0]) json_object_set_new(j, "draft_error", json_string_or_null(s.draft_error));
     return j;
 }

@@ -137,8 +137,8 @@ typedef struct ContextOptions {
     int32_t max_rows;           /* in one forward and its extensions */
     int32_t n_states; /* recurrent states, if the model has such layers: first one for each sequence, then others */
     /* The context of Model.kv_model, on the same device, whose keys and values the layers read; it must outlive this
-     * one, and its weights are not divided among ranks. kv_type and n_ctx are those of that context, n_slots is 0, and
-     * nothing is ever written to it. NULL: the context has a cache of its own. */
+     * one, and its weights are divided among ranks if and only if these are. kv_type and n_ctx are those of that
+     * context, n_slots is 0, and nothing is ever written to it. NULL: the context has a cache of its own. */
     const Context *reads;
 } ContextOptions;
 
@@ -358,7 +358,8 @@ int device_check(const Device *d, fr_error *err);
 
 /* Opens a draft model beside the target, or the layers of a drafter (model_of_layers), with the options of the target.
  * If that is divided among processes, they are whole in this one, or divided, too, whichever makes a forward of n_rows
- * rows on the device faster. Both have the same bits. */
+ * rows on the device faster. Both have the same bits. Layers that read the target's keys and values (Model.kv_model)
+ * are always divided then, because each process has the keys of some heads. */
 int weights_open_draft(Weights **out, Device *d, const Weights *target, const Model *model, int32_t n_rows,
                        fr_error *err);
 

@@ -280,6 +280,7 @@ static void add_exchanges(const fr_model *m, fr_engine_stats *stats) {
     stats->n_divided_drafts = ranks_n_drafts(m->ranks);
     stats->draft_whole_s = m->ranks->draft_whole_s;
     stats->draft_divided_s = m->ranks->draft_divided_s;
+    stats->draft_divided_is_measured = m->ranks->has_timed_divided;
 }
 
 int fr_engine_get_stats(const fr_engine *e, fr_engine_stats *out) {

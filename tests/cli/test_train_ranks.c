@@ -120,7 +120,7 @@ static void a_killed_rank_ends_the_run(void **state) {
         int status = kill_child(train_rig_start(DIR, ENDLESS "--ranks 3 -t 1"), i);
         assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 1);
         snprintf(wanted, sizeof wanted,
-                 "grep -q '^forerun: rank %d of 3 has died or does not respond; the other ranks have ended, too$' " DIR
+                 "grep -q '^forerun: rank %d of 3 has died (signal 9); the other ranks have ended, too$' " DIR
                  "/stderr && test $(wc -l < " DIR "/stderr) = 1",
                  i);
         train_rig_shell(wanted);

@@ -292,6 +292,120 @@ static void divided_layers_of_a_drafter_have_the_same_bits(void **state) {
     assert_true(n_models > 5);
 }
 
+/* Layers that read the keys and values of a target (Model.kv_model): those of the target itself without any keys of
+ * their own. */
+typedef struct Readers {
+    Model model;
+    LayerSpec specs[16];
+} Readers;
+
+static void readers_of(const Model *t, Readers *out) {
+    assert_true(t->hparams.n_layer <= 16);
+    for (int i = 0; i < t->hparams.n_layer; i++) {
+        LayerSpec *l = &out->specs[i];
+        *l = t->layers[i];
+        if (!l->shares_kv) l->shares_kv = i + 1;
+        l->matrices[MATRIX_K] = l->matrices[MATRIX_V] = NULL;
+        l->k_bias = l->v_bias = NULL;
+    }
+    out->model = model_of_layers(t, out->specs, t->hparams.n_layer, t->hparams.n_ff);
+    out->model.kv_model = t;
+}
+
+/* Runs rows after the tokens that a target has read. exchanged [3]: the gathers of the forward, their bytes, and the
+ * broadcasts. */
+static void run_readers(const Weights *target, const Model *m, const float *inputs, const Comm *comm,
+                        int64_t exchanged[3], LayerResults *out) {
+    enum { N_ROWS = 3 };
+    RigOptions o = rig_options(N_CTX, 8);
+    int32_t tokens[8];
+    Row rows[N_ROWS];
+    Weights *w;
+    fr_error err;
+    o.page_size = 3;
+    Executor *of_target = rig_executor(target, &o), *e;
+    Device *d = executor_context(of_target)->device;
+    const ExecutorOptions options = {.max_rows = N_ROWS, .reads = of_target};
+    int32_t s = rig_sequence(of_target);
+    rig_tokens(6, N_VOCAB, tokens, 8);
+    rig_append(of_target, s, tokens, 8, 8, N_VOCAB, out->logits[0]);
+    memset(out, 0, sizeof *out);
+    if (weights_open_draft(&w, d, target, m, 2, &err) || executor_open(&e, d, w, &options, &err))
+        fail_msg("%s", err.message);
+    assert_int_equal(w->n_ranks, target->n_ranks);
+    for (int i = 0; i < N_ROWS; i++)
+        rows[i] = (Row){.token = 1,
+                        .sequence = s,
+                        .parent = -1,
+                        .want_logits = true,
+                        .input = inputs + (int64_t)i * m->hparams.n_embd};
+    CommCounts before = comm ? comm_counts(comm) : (CommCounts){0}, after = before;
+    if (executor_forward(e, rows, N_ROWS, &err)) fail_msg("%s", err.message);
+    if (comm) after = comm_counts(comm);
+    exchanged[0] = after.n_gathers - before.n_gathers, exchanged[1] = after.n_gather_bytes - before.n_gather_bytes;
+    exchanged[2] = after.n_broadcasts - before.n_broadcasts;
+    for (int i = 0; i < N_ROWS; i++) {
+        memcpy(out->logits[i], executor_logits(e, i), sizeof *out->logits);
+        memcpy(out->hidden[i], executor_hidden(e, i), (size_t)m->hparams.n_embd * sizeof(float));
+    }
+    executor_close(e);
+    weights_close(w);
+    rig_executor_close(of_target);
+}
+
+/* For all models whose layers can be sent, and for numbers of ranks that do not divide their KV heads or are above
+ * them. A rank without the file ends nothing: the layers are refused. */
+static void layers_that_read_the_targets_keys_are_divided(void **state) {
+    (void)state;
+    static LayerResults one, several;
+    static float inputs[3 * 256];
+    static Readers readers;
+    int n_models = 0;
+    for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) inputs[i] = (float)(i * 37 % 101) / 50 - 1;
+    for (int m = 0; m < n_small_models; m++) {
+        char path[] = "build/test_draft.XXXXXX";
+        int64_t none[3], exchanged[3];
+        Weights *w;
+        Group g;
+        fr_error err;
+        rig_write_random(&small_models[m], path);
+        Gguf *gguf = rig_gguf(path);
+        Weights *whole = rig_weights_in(&backend_cpu, gguf);
+        readers_of(whole->model, &readers);
+        bool can = ranks_can_send(&readers.model, whole->model);
+        if (can) run_readers(whole, &readers.model, inputs, NULL, none, &one);
+        for (int n = 2; can && n <= MOST_RANKS; n++) {
+            if (group_open(&g, gguf, n, -1)) fail_msg("%s", g.ranks[0].err.message);
+            const Weights *target = g.ranks[0].weights;
+            int64_t n_layer = target->model->hparams.n_layer, n_embd = target->model->hparams.n_embd;
+            readers_of(target->model, &readers);
+            run_readers(target, &readers.model, inputs, g.ranks[0].ranks->comm, exchanged, &several);
+            if (memcmp(&one, &several, sizeof one) != 0)
+                fail_msg("%s (number %d): %d ranks give other results", small_models[m].arch, m, n);
+            assert_int_equal(exchanged[0], 4 * n_layer + 1);
+            assert_int_equal(exchanged[2], 2);
+            if (m == 0) /* the heads are not blocks of activations */
+                assert_int_equal(exchanged[1],
+                                 3 * (n_layer * (3 * n_embd * 4 + (int64_t)act_row_bytes(ACT_F32, small_models[m].n_ff)) +
+                                      N_VOCAB * 4));
+            if (n == MOST_RANKS) {
+                Device *d = rig_device(target, 1);
+                unlink(path);
+                assert_true(weights_open_draft(&w, d, target, &readers.model, 2, &err) < 0);
+                if (strncmp(err.message, "rank 1: build/test_draft.", 25) != 0) fail_msg("%s", err.message);
+                device_close(d);
+            }
+            group_close(&g);
+        }
+        n_models += can;
+        rig_weights_close(whole);
+        gguf_close(gguf);
+        unlink(path);
+    }
+    print_message("the layers of %d models of %d\n", n_models, n_small_models);
+    assert_true(n_models > 5);
+}
+
 /* If the exchanges alone take longer than a forward of the whole draft model, the other ranks are not told of it.
  * Otherwise it runs where it is faster. */
 static void a_draft_model_is_divided_where_that_is_faster(void **state) {
@@ -314,19 +428,19 @@ static void a_draft_model_is_divided_where_that_is_faster(void **state) {
     CommCounts after = comm_counts(r->comm);
     assert_int_equal(d.weights->n_ranks, 0);
     assert_int_equal(after.n_broadcasts, before.n_broadcasts);
-    assert_true(r->draft_whole_s > 0 && r->draft_divided_s > 4 * large.n_layer);
+    assert_true(r->draft_whole_s > 0 && r->draft_divided_s > 4 * large.n_layer && !r->has_timed_divided);
     draft_close(&d);
     g.ranks[0].weights->exchange_s = 1e-12;
     d = draft_open(&g, &large, DRAFTS_WHERE_FASTER);
     print_message("%.3f ms whole, %.3f ms divided\n", 1e3 * r->draft_whole_s, 1e3 * r->draft_divided_s);
-    assert_true((d.weights->n_ranks == 2) == (r->draft_divided_s < r->draft_whole_s));
+    assert_true((d.weights->n_ranks == 2) == (r->draft_divided_s < r->draft_whole_s) && r->has_timed_divided);
     assert_true(comm_counts(r->comm).n_broadcasts > after.n_broadcasts);
     draft_close(&d);
     comm_slow_down(r->comm, (CommNetwork){.delay_s = 2e-3}); /* slower than when the price was measured */
     d = draft_open(&g, &large, DRAFTS_WHERE_FASTER);
     assert_int_equal(d.weights->n_ranks, 0);
     assert_int_equal(ranks_n_drafts(r), 0);
-    assert_true(r->draft_divided_s > 4 * 2e-3 * large.n_layer);
+    assert_true(r->draft_divided_s > 4 * 2e-3 * large.n_layer && r->has_timed_divided);
     draft_close(&d);
     group_close(&g);
     gguf_close(gguf);
@@ -853,6 +967,7 @@ int main(void) {
         cmocka_unit_test(ranks_change_no_bit),
         cmocka_unit_test(a_divided_draft_model_has_the_same_bits),
         cmocka_unit_test(divided_layers_of_a_drafter_have_the_same_bits),
+        cmocka_unit_test(layers_that_read_the_targets_keys_are_divided),
         cmocka_unit_test(a_draft_model_is_divided_where_that_is_faster),
         cmocka_unit_test(a_draft_model_that_not_all_ranks_have_is_whole),
         cmocka_unit_test(kernel_tables_change_no_bit),

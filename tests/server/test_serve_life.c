@@ -378,7 +378,7 @@ static void a_dead_rank_ends_the_server(void **state) {
     kill(child, SIGKILL);
     Answer a = serve_read_answer(fd);
     assert_int_equal(a.status, 500);
-    assert_non_null(strstr(a.body, "rank 1 of 2 has died or does not respond"));
+    assert_non_null(strstr(a.body, "rank 1 of 2 has died (signal 9)"));
     answer_free(&a);
     close(fd);
     assert_int_equal(serve_wait_end(&s), 1);

@@ -69,8 +69,11 @@ typedef struct Ranks {
     /* On rank 0: what is divided beside the target, by its number (Weights.number), of which 0 is the target's. */
     const Weights *drafts[RANKS_MAX_DRAFTS];
     DraftPlace draft_place;
-    double draft_whole_s, draft_divided_s; /* a forward of what was opened last, as far as measured */
-    Buf body, copies;                      /* the arguments of a call, and the SlotCopy that it is to send */
+    /* Seconds of a forward of what was opened last, if it is whole and if it is divided; 0: unknown. has_timed_divided:
+     * the second was measured, and otherwise it is the least that it can be. */
+    double draft_whole_s, draft_divided_s;
+    bool has_timed_divided;
+    Buf body, copies; /* the arguments of a call, and the SlotCopy that it is to send */
 } Ranks;
 
 const Backend *ranks_backend(void);

@@ -127,7 +127,9 @@ static int context_open(Context **out, Device *d, const Weights *w, const Contex
     if (number < 0)
         return error_set(err, FR_ERR_MEMORY, "a model that is divided among ranks can have %d engines",
                          RANKS_MAX_CONTEXTS);
+    const int32_t reads = options->reads ? number_of(r, options->reads) : -1;
     ranks_put(r, options, sizeof *options);
+    ranks_put(r, &reads, sizeof reads);
     ranks_send(r, (Call){.kind = CALL_OPEN_CONTEXT, .context = number, .numbers = {d->n_threads, w->number}});
     int opened = backend_cpu.context_open(out, d, w, options, err), status = ranks_agree(r, opened, err);
     if (!status) r->contexts[number] = *out;

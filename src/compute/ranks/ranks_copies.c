@@ -3,7 +3,8 @@
  * A draft model can be opened anew by its file. The layers of a learned drafter are described by the method that reads
  * the file, which only rank 0 runs. So rank 0 sends the description: the structs as they are, because all ranks run the
  * same program, the names of the matrices, which each rank finds in its own copy of the file, and the numbers of the
- * vectors, which are small. Pointers within the structs only say what is there. The embedding is always the target's.
+ * vectors, which are small. Pointers within the structs only say what is there. The embedding is always the target's,
+ * and so are keys and values that the layers read without having any of their own.
  *
  * Layers that have more than attention and a dense feed-forward part cannot be sent, and neither can matrices that are
  * not in the file, such as a selection of rows of the target's LM head. They are whole. */
@@ -52,14 +53,15 @@ static bool is_in_file(const Gguf *g, const GgufTensor *t) { return gguf_find_te
 
 static bool can_send_layer(const Model *m, const LayerSpec *l) {
     bool can = (l->mixer == MIXER_ATTENTION || l->mixer == MIXER_WINDOW) && l->ffn == FFN_DENSE;
-    can = can && !l->attn_conv.base && !l->ffn_conv.base && !l->ple_norm && !l->shares_kv;
+    can = can && !l->attn_conv.base && !l->ffn_conv.base && !l->ple_norm && (!l->shares_kv || m->kv_model);
     for (int k = 0; k < LAYER_MATRICES && can; k++)
         can = !l->scales[k] && (!l->matrices[k] || is_in_file(m->gguf, l->matrices[k]));
     return can;
 }
 
 bool ranks_can_send(const Model *m, const Model *target) {
-    bool can = m->hparams.n_layer > 0 && m->token_embd == target->token_embd && !m->kv_model && !m->ple_table;
+    bool can = m->hparams.n_layer > 0 && m->token_embd == target->token_embd && !m->ple_table;
+    can = can && (!m->kv_model || m->kv_model == target);
     can = can && (m->output == target->output || is_in_file(m->gguf, m->output));
     can = can && (!m->output_bias || m->output_bias == target->output_bias);
     for (int32_t i = 0; i < m->hparams.n_layer && can; i++) can = can_send_layer(m, &m->layers[i]);
@@ -129,6 +131,7 @@ Model *ranks_take_layers(char *bytes, const Gguf *g, const Model *target) {
     const GgufTensor *own = take_matrix(&at, g); /* there is none with the name "" */
     m->output = own ? own : target->output;
     if (m->output_bias) m->output_bias = target->output_bias;
+    if (m->kv_model) m->kv_model = target;
     for (int32_t i = 0; i < m->hparams.n_layer; i++) take_layer(&at, m, &layers[i]);
     return m;
 }

@@ -14,6 +14,10 @@
  * another one, the drafter is whole on rank 0, which needs nothing from the others. It is also whole if its layers
  * cannot be described to the others (ranks_copies.c).
  *
+ * Layers that read the target's keys and values (Model.kv_model) have no such choice: they run where the keys are. They
+ * are always divided, and since their KV heads are the target's, a rank has the keys of exactly the heads for which it
+ * makes queries. If a rank cannot open its part, the drafter is refused.
+ *
  * Memory. Rank 0 gives the whole up before it reads its part, so it never has both.
  *
  * Invariants. Both places give the same bits, so time decides nothing but time. Proof: tests/compute/test_ranks.c and
@@ -206,9 +210,10 @@ static int try_whole(bool *stays, const Weights *whole, Device *d, const Weights
 /* Returns whether the divided weights, which are closed otherwise, are to be used. */
 static bool try_divided(Weights **out, Device *d, const Weights *target, const Model *m, int32_t n_rows) {
     Ranks *r = target->options.ranks;
+    r->draft_divided_s = 0;
     if (open_divided(out, target, m, NULL)) return false;
-    bool is_measured = time_forward(*out, d, target, n_rows, &r->draft_divided_s, NULL) == FR_OK;
-    if (is_measured && (r->draft_place == DRAFTS_DIVIDED || r->draft_divided_s < r->draft_whole_s)) return true;
+    r->has_timed_divided = time_forward(*out, d, target, n_rows, &r->draft_divided_s, NULL) == FR_OK;
+    if (r->has_timed_divided && (r->draft_place == DRAFTS_DIVIDED || r->draft_divided_s < r->draft_whole_s)) return true;
     weights_close(*out);
     *out = NULL;
     return false;
@@ -216,7 +221,14 @@ static bool try_divided(Weights **out, Device *d, const Weights *target, const M
 
 int ranks_draft_weights(Weights **out, Device *d, const Weights *target, const Model *m, int32_t n_rows,
                         fr_error *err) {
+    Ranks *r = target->options.ranks;
     bool stays;
+    r->draft_whole_s = r->draft_divided_s = 0;
+    r->has_timed_divided = false;
+    if (m->kv_model) {
+        fr_assert(ranks_can_send(m, target->model)); /* the drafter has made them so */
+        return open_divided(out, target, m, err);
+    }
     int status = open_whole(out, target, m, err);
     if (status) return status;
     if ((status = try_whole(&stays, *out, d, target, n_rows, err)) || stays) {

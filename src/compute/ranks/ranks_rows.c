@@ -131,9 +131,10 @@ static const int32_t *take_prefix(Reader *from, int32_t n) {
     return prefix;
 }
 
-/* Returns the slots of the path of a row: those of its parent and its own. */
+/* Returns the slots of the path of a row: those of its parent and its own. A row that stores nothing has no path. */
 static const int32_t *make_path(Reader *from, const RankRows *rows, const SentRow *s, int group) {
     int32_t *path = from->slots;
+    if (s->n_path == 0) return NULL;
     from->slots += s->n_path;
     if (s->parent >= 0) memcpy(path, rows->rows[s->parent].slots[group].path, (size_t)(s->n_path - 1) * sizeof *path);
     path[s->n_path - 1] = s->own[group];

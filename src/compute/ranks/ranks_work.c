@@ -30,7 +30,10 @@ static int open_context(Worker *w, const Call *call) {
     Context **c = &w->ranks->contexts[call->context];
     const Weights *weights = call->numbers[1] ? w->drafts[call->numbers[1]].weights : w->weights;
     ContextOptions options;
+    int32_t reads; /* the number of the context whose keys and values it reads, or -1 */
     memcpy(&options, w->ranks->body.data, sizeof options);
+    memcpy(&reads, w->ranks->body.data + sizeof options, sizeof reads);
+    options.reads = reads >= 0 ? w->ranks->contexts[reads] : NULL;
     int status = open_device(w, (int)call->numbers[0]);
     if (!status) status = rank_rows_open(&w->rows[call->context], options.max_rows, &w->why);
     if (!status) status = w->backend->context_open(c, w->device, weights, &options, &w->why);

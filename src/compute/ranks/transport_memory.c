@@ -24,7 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { POLLS = 4000, YIELDS = 100, SLEEP_MS = 100 };
+enum { POLLS = 4000, YIELDS = 100, SLEEP_MS = 100, HOW_BYTES = 64 };
 
 /* What the others see of a rank. */
 typedef struct Slot {
@@ -132,23 +132,28 @@ static const char *receive(Transport *base, int rank, size_t bytes) {
 
 /* ---- watching --------------------------------------------------------------------------------------------- */
 
-/* Returns whether the process of a rank has ended. Its parent, rank 0, and its children see that at once; the others
- * see that it does not beat. In tests, ranks are threads of one process. */
-static bool has_died(const CommMemory *m, int rank, int own) {
+/* Returns whether the process of a rank has ended, and writes how. Its parent, rank 0, and its children see that at
+ * once; the others see that it does not beat. In tests, ranks are threads of one process. */
+static bool has_died(const CommMemory *m, int rank, int own, char how[HOW_BYTES]) {
     const Slot *s = &m->slots[rank];
     pid_t process = atomic_load(&s->process);
     siginfo_t info = {.si_pid = 0};
+    snprintf(how, HOW_BYTES, "has died or does not respond");
     if (process == 0 || process == getpid() || atomic_load(&s->has_left)) return false;
     if (rank == 0) return getppid() != process;
     if (own > 0) return false;
-    return waitid(P_PID, (id_t)process, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == process;
+    if (waitid(P_PID, (id_t)process, &info, WEXITED | WNOHANG | WNOWAIT) || info.si_pid != process) return false;
+    if (info.si_code == CLD_EXITED) snprintf(how, HOW_BYTES, "has died (exit status %d)", info.si_status);
+    else snprintf(how, HOW_BYTES, "has died (signal %d)", info.si_status);
+    return true;
 }
 
 static void beat(Transport *t) {
     CommMemory *m = memory_of(t);
+    char how[HOW_BYTES];
     atomic_fetch_add(&m->slots[t->rank].beats, 1);
     for (int i = 0; i < m->n_ranks; i++)
-        if (i != t->rank && has_died(m, i, t->rank)) comm_end_because_of(t, i, "has died or does not respond");
+        if (i != t->rank && has_died(m, i, t->rank, how)) comm_end_because_of(t, i, how);
 }
 
 static unsigned beats_of(Transport *t, int rank) {

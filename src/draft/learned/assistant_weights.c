@@ -302,5 +302,5 @@ int assistant_read_weights(Assistant *a, fr_error *err) {
     if (!status) status = learned_linear_open(l, ASSISTANT_AFTER, n, width, false, a->max_rows, &a->after, err);
     if (status) return status;
     complete_model(a);
-    return l->backend->submodel(&a->weights, l->weights, &a->model, false, err);
+    return learned_layers_open(l, &a->model, &a->weights, err);
 }

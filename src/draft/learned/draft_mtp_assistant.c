@@ -32,8 +32,8 @@
  * Noise, draws and chances are those of all learned drafters (learned_top.c).
  *
  * A request takes over any prefix, and nothing is saved with a slot, because the executor of the layers reads the
- * target's sequences (ExecutorOptions.reads). Ranks keep only a part of the KV heads each, so that an assistant, which
- * runs whole on rank 0, would lack the others: it is refused there.
+ * target's sequences (ExecutorOptions.reads). Ranks keep a part of the KV heads each, so that the layers are divided
+ * among them in the same way (compute/ranks/ranks_drafts.c); the matrices around the layers are whole on rank 0.
  *
  * Cost: for each level a forward of the layers, which read the target's keys of that many layers, and the LM head of H
  * numbers for each token. When it loses: after long contexts with a small target, where reading the keys costs as much
@@ -82,11 +82,6 @@ static int check_target(const char *path, const DrafterEnv *env, fr_error *err) 
                          "%s: is an assistant for a target of the architecture gemma4, and %s has %s; run the target "
                          "that it was trained for",
                          path, gguf_path(w->model->gguf), arch_name(w->model->hparams.arch));
-    if (w && w->n_ranks)
-        return error_set(err, FR_ERR_UNSUPPORTED,
-                         "%s: reads keys and values of the target, which ranks divide by heads; leave --ranks out, or "
-                         "use another drafter",
-                         path);
     if (w && !env->executor)
         return error_set(err, FR_ERR_UNSUPPORTED,
                          "%s: reads keys and values of the target, which this command does not share with drafters; "
