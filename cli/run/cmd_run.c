@@ -169,8 +169,8 @@ static json_t *request_json(const Generator *g, const fr_request *r, const Gener
                                       (json_int_t)e.n_exchanges, "bytes", (json_int_t)e.exchanged_bytes, "seconds",
                                       e.exchange_s, "latency_s", e.exchange_latency_s, "bytes_per_s",
                                       e.exchange_bytes_per_s, "divided_drafts", e.n_divided_drafts, "draft_whole_s",
-                                      e.draft_whole_s, "draft_divided_s", e.draft_divided_s, "draft_divided_is_measured",
-                                      e.draft_divided_is_measured));
+                                      e.draft_whole_s, "draft_divided_s", e.draft_divided_s,
+                                      "draft_divided_is_measured", e.draft_divided_is_measured));
     if (s.draft_error[0]) json_object_set_new(j, "draft_error", json_string_or_null(s.draft_error));
     return j;
 }

@@ -1,6 +1,7 @@
 /* test_ranks_mpi.c - `mpirun forerun run`: the processes divide the model, and logits and text are those of one
  * process, also with each drafter of the shipped model; a process that fails or has another build ends all of them with
- * its rank; without the shared object for MPI the error names a package. Skipped without mpirun. */
+ * its rank; without the shared object for MPI the error names a package. Skipped without mpirun. `--ranks` needs none:
+ * --stats says what was measured for a drafter. */
 #include "cli_rig.h"
 
 #include "random_model.h"
@@ -177,6 +178,20 @@ static void ranks_are_started_once(void **state) {
     if (run(command, text, sizeof text) != 0) fail_msg("%s", text);
 }
 
+/* With exchanges of a millisecond, a small draft model is whole without a measurement of the divided one. */
+static void what_was_measured_for_a_drafter_is_printed(void **state) {
+    (void)state;
+    char command[2000], text[6000];
+    snprintf(command, sizeof command,
+             "env FORERUN_RANKS_NETWORK=1000,0 %s run -m models/target.gguf -p A -n 2 -t 1 --ranks 2 --stats "
+             "--draft sps:model=models/target.gguf 2>&1",
+             program);
+    if (run(command, text, sizeof text) != 0 ||
+        !strstr(text, "the drafter's model is whole in rank 0: a forward takes ") ||
+        !strstr(text, " ms, so the divided one was not measured\n"))
+        fail_msg("%s", text);
+}
+
 /* The program by another name in a folder without the shared object, as mpirun would start it. */
 static void a_missing_library_is_named(void **state) {
     (void)state;
@@ -216,6 +231,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_rank_that_is_stopped_while_ranks_join_is_named),
         cmocka_unit_test(another_build_is_refused_by_name),
         cmocka_unit_test(ranks_are_started_once),
+        cmocka_unit_test(what_was_measured_for_a_drafter_is_printed),
         cmocka_unit_test(a_missing_library_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,6 @@
-/* test_ranks_assistant.c - the drafter mtp with an assistant of Gemma 4 beside a target that is divided among processes:
- * trees and texts are those of one process, also where some processes have more KV heads than others, or none. */
+/* test_ranks_assistant.c - the drafter mtp with an assistant of Gemma 4, beside a target that is divided among
+ * processes: trees and texts are those of one process, also where some processes have more KV heads than others, or
+ * none. */
 #include "assistant_rig.h"
 #include "engine_rig.h"
 
