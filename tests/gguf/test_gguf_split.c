@@ -169,6 +169,22 @@ static void commands_read_all_parts(void **state) {
     gguf_close(g);
 }
 
+#define TEXT_OF(model) "run -m " model " -p 'an example' -n 3 -t 1 -c 64 --seed 1 --ignore-eos --draft none --stats"
+#define HASH " 2>&1 | grep -o 'logits [0-9a-f]*'"
+
+/* Each rank finds its slices in all parts, and in their packed weights. */
+static void ranks_read_all_parts(void **state) {
+    (void)state;
+    char one[64], several[64];
+    write_parts();
+    assert_int_equal(cli_run(TEXT_OF(WHOLE) HASH, one, sizeof one), 0);
+    for (int is_packed = 0; is_packed < 2; is_packed++) {
+        if (is_packed) cli_expect("repack -m " FIRST " 2>&1", 0, "");
+        assert_int_equal(cli_run(TEXT_OF(FIRST) " --ranks 3" HASH, several, sizeof several), 0);
+        assert_string_equal(one, several);
+    }
+}
+
 int main(int argc, char **argv) {
     (void)argc;
     cli_rig_begin(argv[0]);
@@ -178,6 +194,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(bad_parts_are_refused),
         cmocka_unit_test(hostile_keys_are_refused),
         cmocka_unit_test(commands_read_all_parts),
+        cmocka_unit_test(ranks_read_all_parts),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }

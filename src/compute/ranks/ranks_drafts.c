@@ -213,7 +213,8 @@ static bool try_divided(Weights **out, Device *d, const Weights *target, const M
     r->draft_divided_s = 0;
     if (open_divided(out, target, m, NULL)) return false;
     r->has_timed_divided = time_forward(*out, d, target, n_rows, &r->draft_divided_s, NULL) == FR_OK;
-    if (r->has_timed_divided && (r->draft_place == DRAFTS_DIVIDED || r->draft_divided_s < r->draft_whole_s)) return true;
+    bool is_faster = r->has_timed_divided && r->draft_divided_s < r->draft_whole_s;
+    if (is_faster || (r->has_timed_divided && r->draft_place == DRAFTS_DIVIDED)) return true;
     weights_close(*out);
     *out = NULL;
     return false;
