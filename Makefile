@@ -228,8 +228,7 @@ $(BUILD)/libforerun.a: $(LIB_OBJS)
 	$(if $(DARWIN),,$(Q)objcopy --wildcard --keep-global-symbol='fr_*' $(BUILD)/forerun-hidden.o)
 	@rm -f $@ && ar rcs $@ $(BUILD)/forerun-hidden.o && rm $(BUILD)/forerun-hidden.o
 
-# musl-gcc cannot link a static program that is loaded at a random address.
-PIE = $(if $(STATIC),$(if $(filter static-musl,$(MODE)),-static -no-pie,-static-pie),-pie)
+PIE = $(if $(STATIC),-static-pie,-pie)
 $(BUILD)/forerun: $(MAIN_OBJ) $(BUILD)/forerun-all.a | $(MPI_MODULE)
 	$(call say,LD,$@)
 	$(Q)$(CC) $(PIE) $(MODE_FLAGS) $(HARDEN) $(HARDEN_LDFLAGS) -pthread $(filter %.o %forerun-all.a,$^) $(LDLIBS) -o $@
@@ -387,27 +386,30 @@ ARM64_DEBS  := libpcre2-dev libpcre2-8-0 libutf8proc-dev libutf8proc2 libjansson
                libedit-dev libedit2 libbsd-dev libbsd0 libmd-dev libmd0 libncurses-dev libtinfo6 libopenblas-pthread-dev libopenblas0-pthread libgfortran5 \
                libcurl4-openssl-dev libssl-dev libssl3 libevent-dev libevent-2.1-7 libevent-core-2.1-7 libevent-openssl-2.1-7
 SYSROOT     := $(CURDIR)/build/aarch64-sysroot
+MUSL_ARM64  := $(CURDIR)/build/aarch64-musl
 ARM64_LIBS  := $(SYSROOT)/usr/lib/aarch64-linux-gnu
 ARM64_CC    ?= aarch64-linux-gnu-gcc
 ARM64_APT    = apt-get -qq -o APT::Architecture=arm64 -o APT::Architectures::=arm64 -o Dir::State::status=/dev/null \
-               -o Dir::State::lists=$(SYSROOT)/apt/lists -o Dir::Cache=$(SYSROOT)/apt
+               -o Dir::State::lists=$(@D)/apt/lists -o Dir::Cache=$(@D)/apt -o APT::Sandbox::User=root
 ARM64_MAKE   = PKG_CONFIG_LIBDIR=$(ARM64_LIBS)/pkgconfig:$(ARM64_LIBS)/openblas-pthread/pkgconfig PKG_CONFIG_SYSROOT_DIR=$(SYSROOT) \
                PKG_CONFIG_ALLOW_SYSTEM_CFLAGS=1 PKG_CONFIG_ALLOW_SYSTEM_LIBS=1 \
                $(MAKE) $(JOBS) --no-print-directory -s MODE=aarch64 CC="$(ARM64_CC)"
+ARM64_TABLES := ref neon neon-dot neon-i8mm
 ARM64_RUN    = qemu-aarch64 -cpu $(1) -L /usr/aarch64-linux-gnu
 # Any tests that start no program can be named here; a minute of `make test` is half an hour of an emulator.
 ARM64_TESTS ?= test_golden_bits test_kernels_vector test_scores test_pack test_kernels_matmul
 .PHONY: deps-cross cross-aarch64
 deps-cross: deps
 	$(call install_missing,$(DEB_CROSS))
-$(SYSROOT)/done:
-	@rm -rf $(SYSROOT) && mkdir -p $(SYSROOT)/apt/lists/partial $(SYSROOT)/apt/archives/partial
-	$(ARM64_APT) update && cd $(SYSROOT)/apt && $(ARM64_APT) download $(ARM64_DEBS)
-	@for p in $(SYSROOT)/apt/*.deb; do dpkg -x $$p $(SYSROOT) || exit 1; done; touch $@
+$(MUSL_ARM64)/done: ARM64_DEBS := musl-dev
+$(SYSROOT)/done $(MUSL_ARM64)/done:
+	@rm -rf $(@D) && mkdir -p $(@D)/apt/lists/partial $(@D)/apt/archives/partial
+	$(ARM64_APT) update && cd $(@D)/apt && $(ARM64_APT) download $(ARM64_DEBS)
+	@for p in $(@D)/apt/*.deb; do dpkg -x $$p $(@D) || exit 1; done; touch $@
 cross-aarch64: deps-cross $(SYSROOT)/done
 	@$(MAKE) $(JOBS) --no-print-directory -s build/forerun $(RUNNER)
 	@$(ARM64_MAKE) build/aarch64/forerun $(addprefix build/aarch64/tests/,$(ARM64_TESTS))
-	@tests/support/cross_run.sh build/forerun "ref neon neon-dot neon-i8mm" $(call ARM64_RUN,max) build/aarch64/forerun
+	@tests/support/cross_run.sh build/forerun "$(ARM64_TABLES)" $(call ARM64_RUN,max) build/aarch64/forerun
 	@tests/support/cross_run.sh build/forerun auto $(call ARM64_RUN,cortex-a72) build/aarch64/forerun
 	@$(RUNNER) $(foreach t,$(ARM64_TESTS),"$(call ARM64_RUN,max) build/aarch64/tests/$t")
 
@@ -452,7 +454,7 @@ KERNEL_TABLES = $$(build/forerun run -m models/draft.gguf -p A --kernels all 2>&
 check-static: build/forerun static
 	@tests/support/cross_run.sh build/forerun "$(KERNEL_TABLES)" build/static-x86_64/forerun
 	@[ ! -e build/static-aarch64/forerun ] || \
-	  tests/support/cross_run.sh build/forerun "ref neon neon-dot neon-i8mm" qemu-aarch64 -cpu max build/static-aarch64/forerun
+	  tests/support/cross_run.sh build/forerun "$(ARM64_TABLES)" qemu-aarch64 -cpu max build/static-aarch64/forerun
 
 # ---- another C library -------------------------------------------------------------------------------
 # The library and tests of bits, linked statically with musl: the results must not depend on the C library. Debian has no archives for musl,
@@ -489,20 +491,42 @@ check-musl: deps-musl
 	@$(MAKE) $(JOBS) --no-print-directory -s $(RUNNER)
 	@$(RUNNER) $(addprefix build/musl/tests/,$(MUSL_TESTS))
 
-# The whole program, too. What of it is loaded where it is needed, and never by a static program, has the headers of this system.
-MUSL_PREFIX    := build/static-musl/libraries
-MUSL_LIBRARIES := $(patsubst %,$(SOURCES)/%/done,pcre2 utf8proc xxhash jansson libzstd ncurses libedit openssl libevent)
+# The whole program, too, for both architectures. What of it is loaded where it is needed, and never by a static program, has the headers of
+# this system. The compiler is gcc with the specs of Debian's musl-dev, in which the start file and the options of the linker for a static
+# program that is loaded at a random address are added; those for aarch64 name the folder into which the package was unpacked. gcc's
+# functions for atomics on ARM would need glibc.
+MUSL_LIBRARIES    := $(patsubst %,$(SOURCES)/%/done,pcre2 utf8proc xxhash jansson libzstd ncurses libedit openssl libevent)
+MUSL_ROOT_aarch64 := $(MUSL_ARM64)
+MUSL_SPECS         = $(CURDIR)/build/static-musl-$(1)/musl.specs
+MUSL_CC_x86_64     = gcc -specs $(call MUSL_SPECS,x86_64) -idirafter /usr/include -idirafter /usr/include/$(MACHINE)
+MUSL_CC_aarch64    = $(ARM64_CC) -specs $(call MUSL_SPECS,aarch64) -mno-outline-atomics -idirafter /usr/aarch64-linux-gnu/include \
+                     -idirafter /usr/include -idirafter /usr/include/$(MACHINE)
+MUSL_ARCHS        := x86_64 aarch64
+define musl_program
+$(MAKE) --no-print-directory -s build/static-musl-$(1)/libraries/done && \
+PKG_CONFIG_PATH=$(CURDIR)/build/static-musl-$(1)/libraries/lib/pkgconfig $(MAKE) $(JOBS) --no-print-directory -s MODE=static-musl-$(1) \
+  CC="$(MUSL_CC_$(1))" build/static-musl-$(1)/forerun
+endef
 .PHONY: static-musl check-static-musl
-$(MUSL_PREFIX)/done: packaging/musl_libraries.sh $(MUSL_LIBRARIES)
-	@packaging/musl_libraries.sh $(SOURCES) $(MUSL_PREFIX) $(MUSL_CC)
+build/static-musl-aarch64/musl.specs: | $(MUSL_ARM64)/done
+$(MUSL_ARCHS:%=build/static-musl-%/musl.specs): build/static-musl-%/musl.specs:
+	@mkdir -p $(@D)
+	@sed -e 's,/usr/,$(MUSL_ROOT_$*)&,g' -e 's,%{!shared: \(.*\)/Scrt1.o},%{static-pie: \1/rcrt1.o; !shared: \1/Scrt1.o},' \
+	  -e 's,%{static:-static},& %{static-pie:-static -pie --no-dynamic-linker -z text},' \
+	  $(MUSL_ROOT_$*)/usr/lib/$*-linux-musl/musl-gcc.specs > $@
+$(MUSL_ARCHS:%=build/static-musl-%/libraries/done): build/static-musl-%/libraries/done: packaging/musl_libraries.sh $(MUSL_LIBRARIES) \
+  | build/static-musl-%/musl.specs
+	@packaging/musl_libraries.sh $(SOURCES) $(@D) $(MUSL_CC_$*)
 	@touch $@
 static-musl: deps-musl
-	@$(MAKE) --no-print-directory -s $(MUSL_PREFIX)/done
-	@PKG_CONFIG_PATH=$(CURDIR)/$(MUSL_PREFIX)/lib/pkgconfig $(MAKE) $(JOBS) --no-print-directory -s MODE=static-musl CC="$(MUSL_CC)" \
-	  build/static-musl/forerun
-	@ls -l build/static-musl/forerun
+	@$(call musl_program,x86_64)
+	@if command -v $(firstword $(ARM64_CC)) >/dev/null; then $(call musl_program,aarch64); \
+	else echo "static-musl: only for x86-64, because there is no $(firstword $(ARM64_CC)): make deps-cross"; fi
+	@ls -l build/static-musl-*/forerun
 check-static-musl: build/forerun static-musl
-	@tests/support/cross_run.sh build/forerun "$(KERNEL_TABLES)" build/static-musl/forerun
+	@tests/support/cross_run.sh build/forerun "$(KERNEL_TABLES)" build/static-musl-x86_64/forerun
+	@[ ! -e build/static-musl-aarch64/forerun ] || \
+	  tests/support/cross_run.sh build/forerun "$(ARM64_TABLES)" qemu-aarch64 -cpu max build/static-musl-aarch64/forerun
 
 # The golden hashes of the shipped model and of all architectures in three builds: the C library of this system, musl, and 64-bit ARM
 # under an emulator, with one processor for each of its kernel tables. The test for ARM is linked with the library only.

@@ -9,11 +9,14 @@ mkdir -p "$2"
 prefix=$(realpath "$2")
 shift 2
 CC="$* -w -O2 -fPIC"
+machine=$("$@" -dumpmachine)
+arch=${machine%%-*}
+AR=$machine-ar RANLIB=$machine-ranlib
 PKG_CONFIG_LIBDIR=$prefix/lib/pkgconfig
 # No archive has a time, and no object the name of the folder that it was built in.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-0}
 ZERO_AR_DATE=1
-export CC PKG_CONFIG_LIBDIR SOURCE_DATE_EPOCH ZERO_AR_DATE
+export CC AR RANLIB PKG_CONFIG_LIBDIR SOURCE_DATE_EPOCH ZERO_AR_DATE
 jobs=${JOBS:--j$(nproc)}
 tree=$prefix/build
 rm -rf "$tree"
@@ -33,7 +36,7 @@ begin() { # NAME
     done
     for file in aclocal.m4 Makefile.in configure; do [ ! -e "$file" ] || touch "$file"; done # newer than what they are made of
 }
-configure() { sh ./configure -q --prefix="$prefix" --libdir="$prefix/lib" --host=x86_64-linux-musl --disable-shared --enable-static "$@"; }
+configure() { sh ./configure -q --prefix="$prefix" --libdir="$prefix/lib" --host="$arch-linux-musl" --disable-shared --enable-static "$@"; }
 build() { make -s $jobs "$@" >"$tree/log" 2>&1 || { tail -30 "$tree/log" >&2; exit 1; }; }
 
 # Writes the file of NAME for pkg-config.
@@ -70,7 +73,7 @@ for name in STDINT_H UNISTD_H FCNTL_H SCHED_H SYS_STAT_H SYS_TIME_H SYS_TYPES_H 
     printf '#define HAVE_%s 1\n' "$name"
 done >src/jansson_private_config.h
 for f in src/*.c; do $CC -DHAVE_CONFIG_H -DUSE_URANDOM -Isrc -c "$f" -o "${f%.c}.o"; done
-ar rcsD libjansson.a src/*.o
+"$AR" rcsD libjansson.a src/*.o
 install -D -m 644 -t "$prefix/lib" libjansson.a
 install -D -m 644 -t "$prefix/include" "src/$config" "src/$header"
 describe jansson 2.14 -ljansson
@@ -91,7 +94,7 @@ build -C src install
 build install-pkgconfigDATA
 
 begin openssl
-./Configure linux-x86_64 no-shared no-async no-dso no-engine no-afalgeng no-ktls no-tests no-legacy --prefix="$prefix" --libdir=lib \
+./Configure "linux-$arch" no-shared no-async no-dso no-engine no-afalgeng no-ktls no-tests no-legacy --prefix="$prefix" --libdir=lib \
     --openssldir=/etc/ssl >/dev/null
 build build_libs
 build install_dev
