@@ -261,12 +261,12 @@ struct ApiCall {
     void (*free_own)(void *own);
 };
 
-/* The endpoints of all families, which api_call.c lists; each ends with a NULL path. */
+/* The endpoints of all families, which api_receive.c lists; each ends with a NULL path. */
 extern const Endpoint chat_completions_endpoints[], text_completions_endpoints[], native_completions_endpoints[],
     token_endpoints[], status_endpoints[], slot_endpoints[], messages_endpoints[], responses_endpoints[],
     ollama_endpoints[], ollama_model_endpoints[], draft_endpoints[], llama_endpoints[];
 
-/* HttpServerOptions.on_request and write_error. */
+/* HttpServerOptions.on_request and write_error (api_receive.c). */
 void api_receive(void *service, HttpExchange *x);
 bool api_write_refusal(void *service, Buf *out, const char *path, int status, const char *why);
 
@@ -280,7 +280,16 @@ void api_call_free_all(Service *s);
 bool line_limits_apply(LineLimits *l, const Plan *plan, TokenBatch *fresh);
 /* Ends `answer` or `prepare` of an endpoint that writes its own reply. has_failed: memory for the reply ran out. */
 int api_end_reply(ApiCall *call, bool has_failed);
-/* Sets the id of the call to the prefix and 24 random characters. */
+/* Begins a call whose endpoint is known and allowed. */
+void api_call_begin(Service *s, HttpExchange *x, const Endpoint *endpoint);
+/* Writes the prefix and 24 random characters. */
+void api_random_id(const char *prefix, char id[40]);
+/* Sets the id of the call to such an id. */
 void api_call_name(ApiCall *call, const char *prefix);
+
+/* Write a line of the log (request_log.c) for a call that has ended, and for a request that was refused before it became
+ * a call. */
+void request_log_write(const ApiCall *call, int status);
+void request_log_refusal(const Service *s, const char *peer, const char *method, const char *path, int status);
 
 #endif

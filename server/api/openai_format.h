@@ -47,6 +47,8 @@ fr_stats openai_sum(const ApiCall *call);
 JsonOut sse_begin(Buf *out);
 void sse_end(JsonOut *j);
 
+/* ---- single tokens (openai_tokens.c) --------------------------------------------------------------------------- */
+
 /* Makes the plan return log-probabilities of each token and of the n_top most probable ones. */
 void logprobs_want(Plan *plan, int64_t n_top);
 /* Writes {"token", "logprob", "bytes", "top_logprobs": [...]} for each token into a list, in the form of OpenAI's chats

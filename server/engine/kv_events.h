@@ -28,7 +28,7 @@ void kv_events_close(KvEvents *k);
  * KvEvents. */
 void kv_events_update(KvEvents *k, const ServedModel *m);
 
-/* ---- the messages ------------------------------------------------------------------------------------------- */
+/* ---- the messages (kv_messages.c) ---------------------------------------------------------------------------- */
 
 /* The blocks of a prefix cache, by their hashes. */
 typedef struct KvBlockSet {

@@ -197,4 +197,9 @@ void http_connection_answered(HttpExchange *x);
 /* Closes the connection if it has taken too long. It is called several times a second. */
 void http_connection_check(HttpExchange *x, double now_s);
 
+/* Opens HttpServerOptions.tls, TLS 1.2 and 1.3 with a certificate, which its chain may follow, and its key, both in PEM
+ * (tls.c). */
+int tls_open(void **out, const char *cert, const char *key, fr_error *err);
+void tls_close(void *tls); /* NULL is fine */
+
 #endif

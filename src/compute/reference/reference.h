@@ -86,6 +86,14 @@ void reference_advance_states(Context *c, const StateStep *steps, int32_t n);
 size_t reference_state_bytes(const Context *c);
 void reference_read_state(Context *c, int32_t state, void *out);
 void reference_write_state(Context *c, int32_t state, const void *bytes);
+/* Attention and latent attention from c->normed into c->delta; they store the keys and values of the rows, too. */
+void reference_attention(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *rows, int32_t n_rows);
+void reference_latent_attention(const RefContext *c, const LayerSpec *l, int32_t layer, const RowPlace *rows,
+                                int32_t n_rows);
+/* Makes the keys and values of the rows from c->normed, and stores them. `place` counts the layers of the cache. */
+void reference_store_keys(const RefContext *c, const LayerSpec *l, int32_t place, const RowPlace *rows, int32_t n_rows);
+/* The feed-forward network of a layer from c->normed (experts with norms of their own: from c->x) into c->delta. */
+void reference_feed_forward(const RefContext *c, const LayerSpec *l, int32_t n_rows);
 /* y [n_rows][n_out] = x [n_rows][n_in] times matrix i of a slot of the layer, and times the factor of that matrix. */
 void reference_product_of(const RefContext *c, const LayerSpec *l, LayerMatrix m, int64_t i, const double *x,
                           int32_t n_rows, double *y);
@@ -97,6 +105,12 @@ void reference_product(const GgufTensor *w, const void *data, const double *x, i
 /* y = x / sqrt(mean(x^2) + eps) * gain; gain NULL: y = x. */
 void reference_rmsnorm(const double *x, const float *gain, int64_t n, double eps, double *y);
 double reference_silu(double x);
+double reference_gelu(double x);
+/* y [n_rows][n] += bias [n], unless that is NULL. */
+void reference_add_bias(const float *bias, int32_t n_rows, int64_t n, double *y);
+/* Adds the squares of the inputs x [n_rows][n] to the sums of their kind, if these are wanted. */
+void reference_square_inputs(const RefContext *c, const LayerSpec *l, InputKind kind, const double *x, int64_t n,
+                             int32_t n_rows);
 /* Adds the bias of a token to its product with the LM head, and scales and caps the sum, where the model does so. */
 double reference_finish_logit(const Model *m, int64_t token, double logit);
 
