@@ -451,10 +451,14 @@ static:
 # The same texts and logits as by the program that is linked with shared libraries, with every kernel table that this processor runs; for
 # aarch64 under qemu. An unknown table gives an error that lists them.
 KERNEL_TABLES = $$(build/forerun run -m models/draft.gguf -p A --kernels all 2>&1 | sed -n 's/.*choose from //p' | tr -d ,)
+define check_static_arm64
+if [ -e build/$(1)-aarch64/forerun ] && command -v qemu-aarch64 >/dev/null; then \
+  tests/support/cross_run.sh build/forerun "$(ARM64_TABLES)" qemu-aarch64 -cpu max build/$(1)-aarch64/forerun; \
+else echo "check-$(1): only for x86-64, because there is no program for aarch64, or no qemu-aarch64: make deps-cross"; fi
+endef
 check-static: build/forerun static
 	@tests/support/cross_run.sh build/forerun "$(KERNEL_TABLES)" build/static-x86_64/forerun
-	@[ ! -e build/static-aarch64/forerun ] || \
-	  tests/support/cross_run.sh build/forerun "$(ARM64_TABLES)" qemu-aarch64 -cpu max build/static-aarch64/forerun
+	@$(call check_static_arm64,static)
 
 # ---- another C library -------------------------------------------------------------------------------
 # The library and tests of bits, linked statically with musl: the results must not depend on the C library. Debian has no archives for musl,
@@ -525,8 +529,7 @@ static-musl: deps-musl
 	@ls -l build/static-musl-*/forerun
 check-static-musl: build/forerun static-musl
 	@tests/support/cross_run.sh build/forerun "$(KERNEL_TABLES)" build/static-musl-x86_64/forerun
-	@[ ! -e build/static-musl-aarch64/forerun ] || \
-	  tests/support/cross_run.sh build/forerun "$(ARM64_TABLES)" qemu-aarch64 -cpu max build/static-musl-aarch64/forerun
+	@$(call check_static_arm64,static-musl)
 
 # The golden hashes of the shipped model and of all architectures in three builds: the C library of this system, musl, and 64-bit ARM
 # under an emulator, with one processor for each of its kernel tables. The test for ARM is linked with the library only.
@@ -663,7 +666,7 @@ help:
 	  'make asan        the tests under AddressSanitizer; ubsan and tsan likewise' \
 	  'make quick-tests only the quick ones, e.g. MODE=asan' \
 	  'make static      one file for any Linux, build/static-x86_64/forerun, and the same for aarch64 where its compiler is;' \
-	  '                 check-static compares their texts and logits; static-musl and check-static-musl do so with another C library' \
+	  '                 check-static compares their texts and logits; static-musl and check-static-musl do so with musl' \
 	  'make cross-macos compile everything for macOS by zig; cross-systems also for FreeBSD and musl (nothing is run)' \
 	  'make cross-aarch64  build the kernels for 64-bit ARM and compare their bits with ours, under qemu' \
 	  'make check-musl  link the engine with another C library and compare texts and logits with golden hashes' \

@@ -42,6 +42,8 @@ void learned_rig_run_info(const LearnedRigInfo *info, const float *embedding, do
 /* log softmax, in place. */
 void learned_rig_log_softmax(double *x, int64_t n);
 
+/* ---- checks (learned_checks.c) ------------------------------------------------------------------------------- */
+
 /* A target that reads texts, to test a drafter without an engine. */
 typedef struct LearnedReader {
     const Weights *model;
