@@ -287,8 +287,8 @@ void api_random_id(const char *prefix, char id[40]);
 /* Sets the id of the call to such an id. */
 void api_call_name(ApiCall *call, const char *prefix);
 
-/* Write a line of the log (request_log.c) for a call that has ended, and for a request that was refused before it became
- * a call. */
+/* Write a line of the log (request_log.c) for a call that has ended, and for a request that was refused before it
+ * became a call. */
 void request_log_write(const ApiCall *call, int status);
 void request_log_refusal(const Service *s, const char *peer, const char *method, const char *path, int status);
 

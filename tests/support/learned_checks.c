@@ -1,5 +1,5 @@
-/* learned_checks.c - checks of learned drafters: their trees without an engine, and the text of requests that draft with
- * them, which is that of plain decoding. */
+/* learned_checks.c - checks of learned drafters: their trees without an engine, and the text of requests that draft
+ * with them, which is that of plain decoding. */
 #include "learned_rig.h"
 
 #include "base/rng.h"
