@@ -497,13 +497,12 @@ check-musl: deps-musl
 
 # The whole program, too, for both architectures. What of it is loaded where it is needed, and never by a static program, has the headers of
 # this system. The compiler is gcc with the specs of Debian's musl-dev, in which the start file and the options of the linker for a static
-# program that is loaded at a random address are added; those for aarch64 name the folder into which the package was unpacked. gcc's
-# functions for atomics on ARM would need glibc.
+# program that is loaded at a random address are added; those for aarch64 name the folder into which the package was unpacked.
 MUSL_LIBRARIES    := $(patsubst %,$(SOURCES)/%/done,pcre2 utf8proc xxhash jansson libzstd ncurses libedit openssl libevent)
 MUSL_ROOT_aarch64 := $(MUSL_ARM64)
 MUSL_SPECS         = $(CURDIR)/build/static-musl-$(1)/musl.specs
 MUSL_CC_x86_64     = gcc -specs $(call MUSL_SPECS,x86_64) -idirafter /usr/include -idirafter /usr/include/$(MACHINE)
-MUSL_CC_aarch64    = $(ARM64_CC) -specs $(call MUSL_SPECS,aarch64) -mno-outline-atomics -idirafter /usr/aarch64-linux-gnu/include \
+MUSL_CC_aarch64    = $(ARM64_CC) -specs $(call MUSL_SPECS,aarch64) -idirafter /usr/aarch64-linux-gnu/include \
                      -idirafter /usr/include -idirafter /usr/include/$(MACHINE)
 MUSL_ARCHS        := x86_64 aarch64
 define musl_program

@@ -8,6 +8,8 @@ sources=$(realpath "$1")
 mkdir -p "$2"
 prefix=$(realpath "$2")
 shift 2
+# The CC and CFLAGS of a make that calls this script are not for the libraries.
+unset MAKEFLAGS MFLAGS MAKELEVEL
 CC="$* -w -O2 -fPIC"
 machine=$("$@" -dumpmachine)
 arch=${machine%%-*}
