@@ -86,6 +86,7 @@ static const Option option_table[] = {
     {.key = "key-file",
      OPT_FILE(RemoteOptions, key_file),
      .metavar = "FILE",
+     .default_help = "no key",
      .help = "file whose first line is the server's API key"},
     {.key = "length",
      OPT_INT(RemoteOptions, length, 1, MAX_LENGTH),
