@@ -29,7 +29,7 @@
 # CURRICULUM=STEPS (lyanna learns 3 steps ahead for the first half of the time, then STEPS; empty: not).
 # For the forms: SEEDS (1 2 3), FORMS (all of train_form), FORM_STEPS (empty: as many as MINUTES allow). A stage that was stopped goes on
 # where it was.
-# Needs jq, zstd and gnuplot. An interrupted training goes on when its stage is run again.
+# Needs jq, zstd and gnuplot. A training that was interrupted goes on when its stage is run again, and one that is finished is not repeated.
 set -euo pipefail
 shopt -s inherit_errexit
 : "${FORERUN:=build/forerun}" "${TARGET:=models/target.gguf}" "${CORPUS:=../shared/data/corpus}"
@@ -63,6 +63,7 @@ stage_data() {
 train_on() { # FILE NAME METHOD STEPS RATE OPTIONS...
   local file=$1 name=$2 method=$3 steps=$4 rate=$5 resume=
   shift 5
+  [ ! -e "$OUT/$name.gguf" ] || return 0
   [ ! -e "$OUT/$name.gguf.checkpoint" ] || resume=--resume
   "$FORERUN" train "$method" -m "$TARGET" --data "$DATA/$file" -o "$OUT/$name.gguf" --type q8_0 --steps "$steps" \
     --batch 16 --lr "$rate" --decay linear --final-lr 0 -t 1 --plot "$OUT/$name.svg" $resume "$@"
