@@ -7,7 +7,7 @@
 
 typedef struct KvEvents KvEvents;
 
-/* Where events are published, for routers that ask a server for it. */
+/* The place where events are published, which the server tells routers that ask for it. */
 typedef struct KvEventsPlace {
     char host[128]; /* "0.0.0.0" and "[::]": each address of the machine */
     int port;

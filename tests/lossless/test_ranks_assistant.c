@@ -75,7 +75,7 @@ static void processes_change_no_tree(void **state) {
     assistant_rig_close(state);
 }
 
-/* Of four KV heads, three processes have 1, 1 and 2. */
+/* Three processes have 1, 1 and 2 of the four KV heads. */
 static void heads_that_do_not_divide_evenly_change_no_tree(void **state) {
     AssistantTarget *t = &assistant_targets[0];
     for (int i = 0; i < 6; i++) t->model.kv_head_counts[i] = 4;

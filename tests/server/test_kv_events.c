@@ -237,6 +237,24 @@ static void expect_replay(void *socket, uint64_t first, uint64_t last) {
     assert_memory_equal(bytes, "\xff\xff\xff\xff\xff\xff\xff\xff", 8);
 }
 
+static void *subscribe(void *context, const char *endpoint, const char *topic, int wait_ms) {
+    void *socket = zmq.socket(context, SUB);
+    zmq.setsockopt(socket, SUBSCRIBE, topic, strlen(topic));
+    zmq.setsockopt(socket, RCVTIMEO, &wait_ms, sizeof wait_ms);
+    assert_int_equal(zmq.connect(socket, endpoint), 0);
+    return socket;
+}
+
+/* Sends the prompt number i, which fills at least one block of its own. */
+static void ask_for_story(ServeRig *s, int i) {
+    char body[200];
+    snprintf(body, sizeof body,
+             "{\"prompt\": \"Story %d. Once upon a time there was a little girl who lived in a small house near the "
+             "forest\", \"max_tokens\": 2}",
+             i);
+    json_decref(serve_json(s, "/v1/completions", 200, body));
+}
+
 static void a_server_publishes_them(void **state) {
     (void)state;
     ServeRig s;
@@ -255,18 +273,10 @@ static void a_server_publishes_them(void **state) {
     json_t *info = serve_json(&s, "/server_info", 200, NULL);
     assert_true(json_is_null(json_at(info, "kv_events"))); /* no port, so no place for routers elsewhere */
     json_decref(info);
-    void *context = zmq.ctx_new(), *socket = zmq.socket(context, SUB);
-    zmq.setsockopt(socket, SUBSCRIBE, "kv@", 3);
-    zmq.setsockopt(socket, RCVTIMEO, &wait_ms, sizeof wait_ms);
-    assert_int_equal(zmq.connect(socket, endpoint), 0);
+    void *context = zmq.ctx_new(), *socket = subscribe(context, endpoint, "kv@", wait_ms);
     json_t *batch = NULL;
     for (int i = 0; i < 60 && !batch; i++) { /* until the subscription has arrived */
-        char body[200];
-        snprintf(body, sizeof body,
-                 "{\"prompt\": \"Story %d. Once upon a time there was a little girl who lived in a "
-                 "small house near the forest\", \"max_tokens\": 2}",
-                 i);
-        json_decref(serve_json(&s, "/v1/completions", 200, body));
+        ask_for_story(&s, i);
         batch = receive(socket, topic, &expected);
         if (batch && strcmp(json_text_at(batch, "1.0.0"), "AllBlocksCleared") == 0) { /* the first message of all */
             json_decref(batch);
@@ -329,18 +339,10 @@ static void routers_find_the_events(void **state) {
     snprintf(endpoint, sizeof endpoint, "tcp://%s:%d", json_text_at(place, "endpoint_host"),
              (int)json_int_at(place, "endpoint_port_base"));
     json_decref(info);
-    void *context = zmq.ctx_new(), *socket = zmq.socket(context, SUB);
-    zmq.setsockopt(socket, SUBSCRIBE, "kv@target", 9);
-    zmq.setsockopt(socket, RCVTIMEO, &wait_ms, sizeof wait_ms);
-    assert_int_equal(zmq.connect(socket, endpoint), 0);
+    void *context = zmq.ctx_new(), *socket = subscribe(context, endpoint, "kv@target", wait_ms);
     json_t *batch = NULL;
     for (int i = 0; i < 60 && !batch; i++) { /* until the subscription has arrived */
-        char body[200];
-        snprintf(body, sizeof body,
-                 "{\"prompt\": \"Tale %d of a little girl who lived in a small house near the forest "
-                 "with a dog and a cat and a bird\", \"max_tokens\": 2}",
-                 i);
-        json_decref(serve_json(&s, "/v1/completions", 200, body));
+        ask_for_story(&s, i);
         batch = receive(socket, topic, &number);
     }
     assert_non_null(batch);
