@@ -11,7 +11,8 @@
  *   T      the median time of a forward
  *   curve  what the curve says, which --draft auto and --tree-budget auto plan with
  *   price  the time of a forward outside its exchanges, plus n_exchanges latency + bytes received / bandwidth: the
- *          formula of docs/CLUSTER.md with the latency and the bandwidth that --stats prints
+ *          formula of docs/CLUSTER.md with the latency and the bandwidth that --stats prints. First halves, which are
+ *          sent while the second halves are computed, count as free.
  *
  * The errors are those of the two predictions, relative to T. An error is the median over the five times, in each of
  * which it compares neighbours, because the speed of a machine varies. In the price, time in which a rank waits until
@@ -32,7 +33,7 @@ enum { N_TIMES = 5, MOST_ROUNDS = 1000 };
 /* The forwards of one number of rows. */
 typedef struct Forwards {
     double seconds[MOST_ROUNDS], exchanges_s[MOST_ROUNDS];
-    int64_t n_exchanges, n_bytes; /* of one forward */
+    int64_t n_exchanges, n_bytes; /* of one forward, without first halves */
 } Forwards;
 
 static void die(const fr_error *err) {
@@ -64,8 +65,8 @@ static void time_forward(Executor *e, const Comm *comm, int32_t sequence, int32_
     CommCounts after = comm_counts(comm);
     executor_commit(e, sequence, NULL, 0);
     out->exchanges_s[i_round] = after.seconds - before.seconds;
-    out->n_exchanges = after.n_gathers - before.n_gathers;
-    out->n_bytes = after.n_gather_bytes - before.n_gather_bytes;
+    out->n_exchanges = after.n_gathers - before.n_gathers - (after.n_early_gathers - before.n_early_gathers);
+    out->n_bytes = after.n_gather_bytes - before.n_gather_bytes - (after.n_early_bytes - before.n_early_bytes);
 }
 
 /* What was found for one number of rows, each of the times. */

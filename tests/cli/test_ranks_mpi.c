@@ -87,6 +87,15 @@ static void compare_over_mpi(const char *drafts, const char *args) {
     assert_true(n_accepting > n_drafts / 2);
 }
 
+/* Returns the number of exchanges from the lines of --stats. */
+static int n_exchanges(const char *text) {
+    int n = 0;
+    const char *at = strstr(text, "2 ranks: ");
+    if (!at || sscanf(at, "2 ranks: %d exchanges", &n) != 1) fail_msg("no exchanges in '%s'", text);
+    return n;
+}
+
+/* The second time over a network of 50 Mbit/s, where exchanges go in halves. */
 static void every_shipped_drafter_gives_the_text_of_one_process(void **state) {
     (void)state;
     static const char of_texts[] = "--draft ngram-trie --draft pld --draft llma --draft suffix --draft lookahead-trie "
@@ -96,21 +105,26 @@ static void every_shipped_drafter_gives_the_text_of_one_process(void **state) {
                                   "--draft medusa:file=models/medusa.gguf --draft redrafter:file=models/redrafter.gguf";
     static const char *const samplings[] = {"", "--temp 0.8 --seed 3"};
     char command[3000], args[900], text[6000], one[17], several[17];
+    int n[2];
     skip_without_mpirun();
     for (size_t i = 0; i < sizeof samplings / sizeof *samplings; i++) {
         snprintf(args, sizeof args,
                  "-m models/target.gguf -p 'one two one two one two one' -n 24 -t 1 -c 64 --ignore-eos %s",
                  samplings[i]);
+        if (i > 0) setenv("FORERUN_RANKS_NETWORK", "0,50", 1);
         compare_over_mpi(learned, args);
         if (i == 0) compare_over_mpi(of_texts, args);
         snprintf(command, sizeof command, MPIRUN "run %s --draft none --stats 2>&1", 2, program, args);
         if (run(command, text, sizeof text) != 0) fail_msg("%s", text);
         find_hash(text, several);
+        n[i] = n_exchanges(text);
         snprintf(command, sizeof command, "%s run %s --draft none --stats 2>&1", program, args);
         assert_int_equal(run(command, text, sizeof text), 0);
         find_hash(text, one);
         assert_string_equal(one, several);
     }
+    unsetenv("FORERUN_RANKS_NETWORK");
+    assert_true(n[1] > n[0] * 3 / 2);
 }
 
 /* Stops a process that has begun to join the others, which is when it maps the memory in which ranks that join count

@@ -15,7 +15,7 @@ enum { N_RANKS = 3, N_ROUNDS = 60, MOST_PIECES = 40, PIECE_MOST = 100000 };
 typedef struct Member {
     CommMemory *memory;
     Comm *comm;
-    int rank;
+    int rank, round;
     char *pieces[N_RANKS][MOST_PIECES]; /* of PIECE_MOST bytes */
     int n_wrong;
 } Member;
@@ -55,6 +55,35 @@ static void exchange(Member *m, int round) {
         }
 }
 
+static CommPart halved(int round, int rank, int half) {
+    CommPart all = part_of(round, rank);
+    return (CommPart){half ? all.n - all.n / 2 : all.n / 2, all.bytes};
+}
+
+static char *second_half(const void *member, int rank, int64_t i) {
+    const Member *m = member;
+    return m->pieces[rank][part_of(m->round, rank).n / 2 + i];
+}
+
+/* Two gathers at once, with the first and the second half of the pieces. */
+static void exchange_halves(Member *m, int round) {
+    CommPart first[N_RANKS], second[N_RANKS];
+    m->round = round;
+    for (int r = 0; r < N_RANKS; r++) {
+        first[r] = halved(round, r, 0), second[r] = halved(round, r, 1);
+        for (int64_t i = 0; i < first[r].n + second[r].n; i++)
+            memset(m->pieces[r][i], r == m->rank ? byte_of(round, r, i) : 0, first[r].bytes);
+    }
+    comm_gather_begin(m->comm, first, piece_of, m);
+    if (m->rank == round % N_RANKS) usleep(200); /* the others begin the second before this rank has */
+    comm_gather_begin(m->comm, second, second_half, m);
+    comm_gather_end(m->comm, first, piece_of, m);
+    comm_gather_end(m->comm, second, second_half, m);
+    for (int r = 0; r < N_RANKS; r++)
+        for (int64_t i = 0; i < first[r].n + second[r].n; i++)
+            m->n_wrong += !is_filled(m->pieces[r][i], first[r].bytes, byte_of(round, r, i));
+}
+
 static void open_member(Member *m) {
     fr_error err;
     if (comm_open(&m->comm, m->memory, m->rank, &err)) abort();
@@ -78,6 +107,7 @@ static void *exchange_often(void *member) {
         number = m->rank == 0 ? 1000 + round : 0;
         comm_broadcast(m->comm, &number, sizeof number);
         m->n_wrong += number != 1000 + round;
+        if (round % 10 < 9) exchange_halves(m, round);
     }
     m->n_wrong += comm_check(m->comm, NULL) != FR_OK;
     close_member(m);

@@ -94,6 +94,12 @@ static void group_close(Group *g) {
     comm_memory_close(g->memory);
 }
 
+/* Makes all ranks believe that exchanges are so expensive that half of a product is sent before the other half is
+ * computed. */
+static void group_send_halves(Group *g) {
+    for (int i = 0; i < g->n; i++) comm_set_price(g->ranks[i].ranks->comm, (CommPrice){1e-3, 1e-3});
+}
+
 /* ---- draft models ------------------------------------------------------------------------------------------ */
 
 /* A draft model beside the target of a group. */
@@ -173,6 +179,10 @@ static void ranks_change_no_bit(void **state) {
             run(g.ranks[0].weights, kv, 1 + (m + n) % 2, &several);
             if (memcmp(&one, &several, sizeof one) != 0)
                 fail_msg("%s (number %d): %d ranks give other logits", small_models[m].arch, m, n);
+            group_send_halves(&g);
+            run(g.ranks[0].weights, kv, 1 + (m + n) % 2, &several);
+            if (memcmp(&one, &several, sizeof one) != 0)
+                fail_msg("%s (number %d): %d ranks that send halves give other logits", small_models[m].arch, m, n);
             group_close(&g);
         }
         rig_weights_close(whole);
@@ -625,9 +635,11 @@ static void run_three_rows(const Weights *w) {
     rig_executor_close(e);
 }
 
-/* Checks what three rows of a model exchange. has_acts: inputs of o and down travel in the form of the product.
+/* Checks what three rows of a model exchange. n_of_layer: exchanges of each layer.
+ * has_acts: inputs of o and down travel in the form of the product.
  * has_inputs: the rows bring their inputs along, so that no embeddings travel. */
-static void check_exchanged(const Weights *w, const Comm *comm, const RandomModel *m, bool has_acts, bool has_inputs) {
+static void check_exchanged(const Weights *w, const Comm *comm, const RandomModel *m, int n_of_layer, bool has_acts,
+                            bool has_inputs) {
     int64_t n_layer = m->n_layer, row = m->n_embd * 4, n_ff = m->n_ff;
     int64_t attended = has_acts ? (int64_t)act_row_bytes(ACT_Q16, m->n_embd) : row;
     int64_t inner = (int64_t)act_row_bytes(has_acts ? ACT_Q16 : ACT_F32, n_ff);
@@ -648,9 +660,10 @@ static void check_exchanged(const Weights *w, const Comm *comm, const RandomMode
     CommCounts before = comm_counts(comm);
     if (executor_forward(e, rows, 3, &err)) fail_msg("%s", err.message);
     CommCounts after = comm_counts(comm);
-    assert_int_equal(after.n_gathers - before.n_gathers, 4 * n_layer + 1 + !has_inputs);
+    assert_int_equal(after.n_gathers - before.n_gathers, n_of_layer * n_layer + 1 + !has_inputs);
     assert_int_equal(after.n_gather_bytes - before.n_gather_bytes,
                      3 * ((has_inputs ? 0 : row) + n_layer * (attended + inner + 2 * row) + N_VOCAB * 4));
+    assert_int_equal(after.n_early_gathers - before.n_early_gathers, (n_of_layer - 4) * n_layer);
     assert_int_equal(after.n_broadcasts - before.n_broadcasts, 2); /* the call and its rows */
     rig_executor_close(e);
 }
@@ -665,7 +678,7 @@ static void check_exchanged_by_layers(Group *g, const RandomModel *m, bool has_a
     g->ranks[0].ranks->draft_place = DRAFTS_DIVIDED;
     if (weights_open_draft(&w, d, target, &layers, 2, &err)) fail_msg("%s", err.message);
     assert_int_equal(w->n_ranks, g->n);
-    check_exchanged(w, g->ranks[0].ranks->comm, m, has_acts, true);
+    check_exchanged(w, g->ranks[0].ranks->comm, m, 4, has_acts, true);
     weights_close(w);
     device_close(d);
 }
@@ -681,7 +694,7 @@ static void only_what_the_formula_says_is_exchanged(void **state) {
                                    .n_embd = 64,
                                    .n_head = 2,
                                    .n_head_kv = 1,
-                                   .n_ff = 32,
+                                   .n_ff = 96,
                                    .n_vocab = N_VOCAB,
                                    .types = {TYPE_Q8_0},
                                    .n_types = 1,
@@ -691,11 +704,11 @@ static void only_what_the_formula_says_is_exchanged(void **state) {
         rig_write_random(&models[i], path);
         Gguf *gguf = rig_gguf(path);
         Group g;
-        if (group_open(&g, gguf, 3, -1)) fail_msg("%s", g.ranks[0].err.message);
+        if (group_open(&g, gguf, 2, -1)) fail_msg("%s", g.ranks[0].err.message);
         Draft d = draft_open(&g, &models[i], DRAFTS_DIVIDED);
-        assert_int_equal(d.weights->n_ranks, 3);
-        check_exchanged(g.ranks[0].weights, g.ranks[0].ranks->comm, &models[i], i > 0, false);
-        check_exchanged(d.weights, g.ranks[0].ranks->comm, &models[i], i > 0, false);
+        assert_int_equal(d.weights->n_ranks, 2);
+        check_exchanged(g.ranks[0].weights, g.ranks[0].ranks->comm, &models[i], 4, i > 0, false);
+        check_exchanged(d.weights, g.ranks[0].ranks->comm, &models[i], 4, i > 0, false);
         draft_close(&d);
         check_exchanged_by_layers(&g, &models[i], i > 0);
         d = draft_open(&g, &models[i], DRAFTS_WHOLE);
@@ -705,6 +718,8 @@ static void only_what_the_formula_says_is_exchanged(void **state) {
         assert_int_equal(d.weights->n_ranks, 0);
         assert_int_equal(after.n_gathers + after.n_broadcasts, before.n_gathers + before.n_broadcasts);
         draft_close(&d);
+        group_send_halves(&g);
+        check_exchanged(g.ranks[0].weights, g.ranks[0].ranks->comm, &models[i], 7, i > 0, false);
         group_close(&g);
         gguf_close(gguf);
         unlink(path);

@@ -34,6 +34,9 @@ typedef struct Product {
  * tiles. */
 typedef enum Cut { CUT_HEADS, CUT_BLOCKS, CUT_TILES } Cut;
 
+/* What of its values a rank sends: the first or the second half of its tiles or blocks, or all. */
+typedef enum Portion { PORTION_ALL, PORTION_FIRST, PORTION_SECOND } Portion;
+
 /* Rows whose values are divided among ranks, and become complete. */
 typedef struct Exchange {
     void *rows;
@@ -75,8 +78,8 @@ static inline Op *put_op(Op *at, Op base, ForwardKind kind, OpFn fn, int64_t n_i
 
 /* The most operations of a layer: 7, one more if outputs of heads are not whole blocks of activations, three if keys
  * are split, two if what is added has a norm or a factor, 7 for experts and 4 for latents or for the norms of Gemma 4's
- * experts, or 5 for a per-layer embedding, ten if the squares of inputs are summed, five exchanges, one if the residual
- * stream is kept. */
+ * experts, or 5 for a per-layer embedding, ten if the squares of inputs are summed, five exchanges, six if three of them
+ * go in halves, one if the residual stream is kept. */
 enum { OPS_PER_LAYER = 40, OPS_AROUND = 8 };
 
 /* Multiplies rows of activations with tiles [first, last) of a matrix, as Kernels.matmul does, and the outputs with
@@ -151,6 +154,9 @@ void norm_row(const CpuContext *c, float *out, const float *x, const float *norm
 Op *put_split(Op *at, Op base, ForwardKind kind, OpFn fn, int64_t n_items, int64_t n_rows);
 /* Writes an operation that completes rows, unless there is only one rank. */
 Op *put_exchange(Op *at, Op base, ForwardKind kind, Exchange exchange);
+/* Writes an operation as put_split does, whose items are the tiles or blocks of an exchange, and the exchange. Over a
+ * slow network they are written in halves, so that the first half is on its way while the second is computed. */
+Op *put_split_exchange(Op *at, Op base, ForwardKind kind, OpFn fn, int64_t n_items, int64_t n_rows, Exchange exchange);
 /* Writes the operation that adds the squares of x [n_rows][n], which are inputs of a kind, if squares are summed
  * (layer_parts.c). */
 Op *input_squares_op(CpuContext *c, int32_t layer, InputKind kind, const float *x, int64_t n, Op *at);

@@ -121,25 +121,30 @@ static void down_tiles(const Op *op, int64_t begin, int64_t end, int i_thread) {
     add_tiles(op, op->c->ff_acts, begin, end);
 }
 
+/* Returns what ranks exchange of a part whose outputs are added to the residual stream. */
+static Exchange added_tiles(const Op *op) {
+    CpuContext *c = op->c;
+    return (Exchange){.rows = op_finishes(op) ? c->delta : c->x,
+                      .n_rows = c->n_rows,
+                      .n = c->model->hparams.n_embd,
+                      .cut = CUT_TILES};
+}
+
 /* Puts a product whose outputs are added to the residual stream, either at once or by a further stage that finishes
  * them first. */
 static Op *put_adding(Op *at, Op op, ForwardKind kind, OpFn add, OpFn keep, const float *post_norm) {
     const PackedMatrix *m = op.products[0].m;
     op.n_products = 1, op.post_norm = post_norm;
-    bool keeps = op.conv || op_finishes(&op);
-    at = put_split(at, op, kind, keeps ? keep : add, packed_n_tiles(m), op.c->n_rows);
-    return op.conv ? put_convolved(at, op, op.conv) : put_added(at, op);
+    bool finishes = op_finishes(&op);
+    if (op.conv)
+        return put_convolved(put_split(at, op, kind, keep, packed_n_tiles(m), op.c->n_rows), op, op.conv);
+    at = put_split_exchange(at, op, kind, finishes ? keep : add, packed_n_tiles(m), op.c->n_rows, added_tiles(&op));
+    return finishes ? put_finish(at, op) : at;
 }
 
 Op *put_added(Op *at, Op op) {
-    CpuContext *c = op.c;
-    bool finishes = op_finishes(&op);
-    Exchange tiles = {.rows = finishes ? c->delta : c->x,
-                      .n_rows = c->n_rows,
-                      .n = c->model->hparams.n_embd,
-                      .cut = CUT_TILES};
-    at = put_exchange(at, op, FORWARD_NORM, tiles);
-    return finishes ? put_finish(at, op) : at;
+    at = put_exchange(at, op, FORWARD_NORM, added_tiles(&op));
+    return op_finishes(&op) ? put_finish(at, op) : at;
 }
 
 Op *put_finish(Op *at, Op op) { return put_op(at, op, FORWARD_NORM, residual_rows, op.c->n_rows, 0); }
@@ -209,20 +214,24 @@ Op gate_up_op(CpuContext *c, int32_t layer, const PackedMatrix *gate, const Pack
                 .products = {{gate, c->gate}, {up, c->up}}};
 }
 
+/* Returns what ranks exchange of the inputs of `down`. */
+static Exchange activated_blocks(CpuContext *c, const PackedMatrix *down, int64_t n_rows) {
+    return (Exchange){.rows = c->ff_acts,
+                      .n_rows = n_rows,
+                      .n = down->n_in,
+                      .cut = CUT_BLOCKS,
+                      .is_acts = true,
+                      .form = down->act};
+}
+
 Op *put_gate_up(Op *at, Op gate_up) {
     int64_t n_units = (gate_up.products[0].m->n_out + ACT_BLOCK - 1) / ACT_BLOCK;
-    at = put_split(at, gate_up, FORWARD_GATE_UP, gate_up_units, n_units, gate_up.c->n_rows);
-    return put_activated(at, gate_up, down_of(gate_up.l), gate_up.c->n_rows);
+    return put_split_exchange(at, gate_up, FORWARD_GATE_UP, gate_up_units, n_units, gate_up.c->n_rows,
+                              activated_blocks(gate_up.c, down_of(gate_up.l), gate_up.c->n_rows));
 }
 
 Op *put_activated(Op *at, Op op, const PackedMatrix *down, int64_t n_rows) {
-    Exchange blocks = {.rows = op.c->ff_acts,
-                       .n_rows = n_rows,
-                       .n = down->n_in,
-                       .cut = CUT_BLOCKS,
-                       .is_acts = true,
-                       .form = down->act};
-    return put_exchange(at, op, FORWARD_GATE_UP, blocks);
+    return put_exchange(at, op, FORWARD_GATE_UP, activated_blocks(op.c, down, n_rows));
 }
 
 Op *shared_expert_ops(CpuContext *c, int32_t layer, Op *at) {

@@ -44,6 +44,9 @@
 #include <math.h>
 #include <string.h>
 
+/* Half of an exchange must take this long: a message and two stages more cost about half as much. */
+#define HALVES_PAY_S 40e-6
+
 Share cpu_share_of(const CpuWeights *w, int rank, int64_t n) {
     int64_t n_ranks = cpu_comm(w) ? comm_size(cpu_comm(w)) : 1;
     return (Share){n * rank / n_ranks, n * (rank + 1) / n_ranks};
@@ -153,59 +156,78 @@ Share cpu_share_tokens(const CpuWeights *w, int rank) {
     return (Share){tiles.first * TILE_ROWS, min_i64(tiles.last * TILE_ROWS, n)};
 }
 
+static Op *put_items(Op *at, Op base, ForwardKind kind, OpFn fn, Share items, int64_t n_rows) {
+    base.first_item = items.first;
+    return put_op(at, base, kind, fn, share_size(items), n_rows);
+}
+
 Op *put_split(Op *at, Op base, ForwardKind kind, OpFn fn, int64_t n_items, int64_t n_rows) {
-    Share own = cpu_share(base.c->weights, n_items);
-    base.first_item = own.first;
-    return put_op(at, base, kind, fn, share_size(own), n_rows);
+    return put_items(at, base, kind, fn, cpu_share(base.c->weights, n_items), n_rows);
 }
 
 /* ---- exchanges -------------------------------------------------------------------------------------------- */
 
-/* The bytes of a row of which each rank has a part: rank i those from edges[i] to edges[i + 1]. */
+/* The bytes of a row of which each rank has a part: rank i those from first[i] to last[i]. */
 typedef struct DividedRows {
     char *rows;
-    size_t row_bytes, edges[COMM_MAX_RANKS + 1];
+    size_t row_bytes, first[COMM_MAX_RANKS], last[COMM_MAX_RANKS];
 } DividedRows;
 
 static char *part_of_row(const void *ctx, int rank, int64_t i) {
     const DividedRows *d = ctx;
-    return d->rows + (size_t)i * d->row_bytes + d->edges[rank];
+    return d->rows + (size_t)i * d->row_bytes + d->first[rank];
 }
 
-static void exchange_rows(Comm *comm, const DividedRows *d, int64_t n_rows, bool to_all) {
-    CommPart parts[COMM_MAX_RANKS];
-    for (int i = 0; i < comm_size(comm); i++) parts[i] = (CommPart){n_rows, d->edges[i + 1] - d->edges[i]};
-    comm_gather(comm, parts, part_of_row, d, to_all);
+static void parts_of_rows(const Comm *comm, const DividedRows *d, int64_t n_rows, CommPart parts[COMM_MAX_RANKS]) {
+    for (int i = 0; i < comm_size(comm); i++) parts[i] = (CommPart){n_rows, d->last[i] - d->first[i]};
 }
 
-/* Returns the first value of a row that a rank has. */
-static int64_t first_value(const Op *op, int rank) {
+static Share portion_of(Share s, Portion portion) {
+    int64_t middle = s.first + (share_size(s) + 1) / 2;
+    return portion == PORTION_FIRST ? (Share){s.first, middle} : portion == PORTION_SECOND ? (Share){middle, s.last} : s;
+}
+
+/* Returns the values of a row that a rank sends. */
+static Share values_of(const Op *op, int rank, Portion portion) {
     const CpuWeights *w = op->c->weights;
     const Hparams *h = &op->c->model->hparams;
     const LayerSpec *l = op->l->spec;
     int64_t n = op->exchange.n, each = op->exchange.cut == CUT_TILES ? TILE_ROWS : ACT_BLOCK;
-    if (op->exchange.cut == CUT_HEADS && layer_has_state(l))
-        return min_i64(n, units_of_rank(w, l, rank).first * h->state.head_dim);
-    if (op->exchange.cut == CUT_HEADS)
-        return units_of_rank(w, l, rank).first * attention_group(h, l) *
-               (h->latent.rank ? h->latent.value_dim : layer_head_dim(h, l));
-    return min_i64(n, cpu_share_of(w, rank, (n + each - 1) / each).first * each);
+    Share s = cpu_share_of(w, rank, (n + each - 1) / each);
+    if (op->exchange.cut == CUT_HEADS) {
+        s = units_of_rank(w, l, rank);
+        each = layer_has_state(l) ? h->state.head_dim
+                                  : attention_group(h, l) * (h->latent.rank ? h->latent.value_dim : layer_head_dim(h, l));
+    }
+    s = portion_of(s, portion);
+    return (Share){min_i64(s.first * each, n), min_i64(s.last * each, n)};
+}
+
+/* Returns where value i of a row is. */
+static size_t byte_of_value(const Exchange *e, size_t row_bytes, int64_t i) {
+    return i == e->n ? row_bytes : e->is_acts ? act_offset(e->form, i) : (size_t)i * sizeof(float);
+}
+
+/* Describes what a portion of an exchange sends. */
+static DividedRows describe(const Op *op, Portion portion, CommPart parts[COMM_MAX_RANKS]) {
+    const Exchange *e = &op->exchange;
+    const Comm *comm = cpu_comm(op->c->weights);
+    DividedRows d = {.rows = e->rows,
+                     .row_bytes = e->is_acts ? act_row_bytes(e->form, e->n) : (size_t)e->n * sizeof(float)};
+    for (int i = 0; i < comm_size(comm); i++) {
+        Share values = values_of(op, i, portion);
+        d.first[i] = byte_of_value(e, d.row_bytes, values.first);
+        d.last[i] = byte_of_value(e, d.row_bytes, values.last);
+    }
+    parts_of_rows(comm, &d, e->n_rows, parts);
+    return d;
 }
 
 static void exchange(const Op *op, int64_t begin, int64_t end, int i_thread) {
     (void)begin, (void)end, (void)i_thread;
-    const Exchange *e = &op->exchange;
-    Comm *comm = cpu_comm(op->c->weights);
-    int n_ranks = comm_size(comm);
-    DividedRows d = {.rows = e->rows,
-                     .row_bytes = e->is_acts ? act_row_bytes(e->form, e->n) : (size_t)e->n * sizeof(float)};
-    for (int i = 0; i < n_ranks; i++) {
-        int64_t first = first_value(op, i);
-        bool is_end = first == e->n;
-        d.edges[i] = is_end ? d.row_bytes : e->is_acts ? act_offset(e->form, first) : (size_t)first * sizeof(float);
-    }
-    d.edges[n_ranks] = d.row_bytes;
-    exchange_rows(comm, &d, e->n_rows, true);
+    CommPart parts[COMM_MAX_RANKS];
+    DividedRows d = describe(op, PORTION_ALL, parts);
+    comm_gather(cpu_comm(op->c->weights), parts, part_of_row, &d, true);
 }
 
 Op *put_exchange(Op *at, Op base, ForwardKind kind, Exchange what) {
@@ -214,13 +236,61 @@ Op *put_exchange(Op *at, Op base, ForwardKind kind, Exchange what) {
     return put_op(at, base, kind, exchange, 1, 0);
 }
 
+static void send_first_half(const Op *op, int64_t begin, int64_t end, int i_thread) {
+    (void)begin, (void)end, (void)i_thread;
+    CommPart parts[COMM_MAX_RANKS];
+    DividedRows d = describe(op, PORTION_FIRST, parts);
+    comm_gather_begin(cpu_comm(op->c->weights), parts, part_of_row, &d);
+}
+
+static void exchange_halves(const Op *op, int64_t begin, int64_t end, int i_thread) {
+    (void)begin, (void)end, (void)i_thread;
+    Comm *comm = cpu_comm(op->c->weights);
+    CommPart first[COMM_MAX_RANKS], second[COMM_MAX_RANKS];
+    DividedRows d1 = describe(op, PORTION_FIRST, first), d2 = describe(op, PORTION_SECOND, second);
+    comm_gather_begin(comm, second, part_of_row, &d2);
+    comm_gather_end(comm, first, part_of_row, &d1);
+    comm_gather_end(comm, second, part_of_row, &d2);
+}
+
+/* Returns whether it pays to send the first half of an exchange before the second is computed. All ranks decide the
+ * same, because they have the same price. */
+static bool goes_in_halves(const Op *op) {
+    const Comm *comm = cpu_comm(op->c->weights);
+    CommPart parts[COMM_MAX_RANKS];
+    size_t longest = 0, sum = 0;
+    describe(op, PORTION_FIRST, parts);
+    for (int i = 0; i < comm_size(comm); i++) {
+        size_t bytes = (size_t)parts[i].n * parts[i].bytes;
+        longest = max_size(longest, bytes), sum += bytes;
+    }
+    double bytes_per_s = comm_price(comm).bytes_per_s;
+    return bytes_per_s > 0 && longest <= TRANSPORT_BYTES && (double)(sum - longest) > HALVES_PAY_S * bytes_per_s;
+}
+
+Op *put_split_exchange(Op *at, Op base, ForwardKind kind, OpFn fn, int64_t n_items, int64_t n_rows, Exchange what) {
+    const CpuWeights *w = base.c->weights;
+    Share own = cpu_share(w, n_items);
+    base.exchange = what;
+    if (!cpu_comm(w) || !goes_in_halves(&base))
+        return put_exchange(put_items(at, base, kind, fn, own, n_rows), base, kind, what);
+    at = put_items(at, base, kind, fn, portion_of(own, PORTION_FIRST), n_rows);
+    at = put_op(at, base, kind, send_first_half, 1, 0);
+    at = put_items(at, base, kind, fn, portion_of(own, PORTION_SECOND), n_rows);
+    return put_op(at, base, kind, exchange_halves, 1, 0);
+}
+
 void cpu_exchange_logits(const CpuWeights *w, float *logits, int64_t n_rows) {
     int n_ranks = comm_size(cpu_comm(w));
     int64_t n = w->base.model->hparams.n_vocab;
     DividedRows d = {.rows = (char *)logits, .row_bytes = (size_t)n * sizeof *logits};
-    for (int i = 0; i < n_ranks; i++) d.edges[i] = (size_t)cpu_share_tokens(w, i).first * sizeof *logits;
-    d.edges[n_ranks] = d.row_bytes;
-    exchange_rows(cpu_comm(w), &d, n_rows, false);
+    CommPart parts[COMM_MAX_RANKS];
+    for (int i = 0; i < n_ranks; i++) {
+        Share tokens = cpu_share_tokens(w, i);
+        d.first[i] = (size_t)tokens.first * sizeof *logits, d.last[i] = (size_t)tokens.last * sizeof *logits;
+    }
+    parts_of_rows(cpu_comm(w), &d, n_rows, parts);
+    comm_gather(cpu_comm(w), parts, part_of_row, &d, false);
 }
 
 /* The best token of a row among those of a rank, with its logit; NaN if one of them is not finite. */
@@ -245,7 +315,7 @@ static Best find_best(const RowKernels *kernels, const float *row, Share own, in
  * been read by then. If that is the last token of all, it is kept one place before. */
 static char *place_of_best(const void *ctx, int rank, int64_t i) {
     const DividedRows *d = ctx;
-    size_t last = d->row_bytes - sizeof(Best), at = d->edges[rank];
+    size_t last = d->row_bytes - sizeof(Best), at = d->first[rank];
     return d->rows + (size_t)i * d->row_bytes + (at < last ? at : last);
 }
 
@@ -268,7 +338,7 @@ void cpu_exchange_best(CpuContext *c) {
     DividedRows d = {.rows = (char *)c->logits, .row_bytes = (size_t)n_vocab * sizeof *c->logits};
     for (int i = 0; i < n_ranks; i++) {
         Share tokens = cpu_share_tokens(w, i);
-        d.edges[i] = (size_t)tokens.first * sizeof *c->logits;
+        d.first[i] = (size_t)tokens.first * sizeof *c->logits;
         parts[i] = (CommPart){share_size(tokens) ? c->n_logits : 0, sizeof(Best)};
     }
     for (int32_t i = 0; i < c->n_rows && parts[own].n; i++) {

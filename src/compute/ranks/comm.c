@@ -24,12 +24,17 @@
 #include <string.h>
 #include <time.h>
 
-enum { TICK_MS = 100, SILENT_TICKS = 10 };
+enum { TICK_MS = 100, SILENT_TICKS = 10, MOST_BEGUN = 2 };
+#define WAITING_S 5e-6 /* whoever receives for longer has waited */
 
 struct Comm {
     Transport *transport;
     CommCounts counts;
+    CommPrice price;
     CommNetwork network;
+    double is_free_s;           /* when the imitated network has carried what was sent so far */
+    double begun_s[MOST_BEGUN]; /* when this rank has sent its parts of the gathers that have not ended */
+    int n_begun;
     pthread_t watcher;
     pthread_mutex_t lock; /* of is_closing */
     pthread_cond_t closing;
@@ -183,6 +188,8 @@ int comm_rank(const Comm *c) { return c->transport->rank; }
 int comm_size(const Comm *c) { return c->transport->n_ranks; }
 const Transport *comm_transport(const Comm *c) { return c->transport; }
 CommCounts comm_counts(const Comm *c) { return c->counts; }
+CommPrice comm_price(const Comm *c) { return c->price; }
+void comm_set_price(Comm *c, CommPrice price) { c->price = price; }
 void comm_slow_down(Comm *c, CommNetwork network) { c->network = network; }
 
 /* ---- exchanges -------------------------------------------------------------------------------------------- */
@@ -206,52 +213,90 @@ static size_t bytes_from(CommPart part, size_t from) {
     return n <= from ? 0 : n - from < TRANSPORT_BYTES ? n - from : TRANSPORT_BYTES;
 }
 
-/* Waits as long as n bytes would take over the network that is to be imitated. */
-static void slow_down(const Comm *c, size_t n) {
+/* Imitates the network: n bytes that were sent at sent_s arrive after its delay, and after what was sent before. */
+static void slow_down(Comm *c, double sent_s, size_t n) {
     const CommNetwork *net = &c->network;
     if (n == 0 || (net->delay_s <= 0 && net->bytes_per_s <= 0)) return;
-    double end_s = clock_s() + net->delay_s + (net->bytes_per_s > 0 ? (double)n / net->bytes_per_s : 0);
-    while (clock_s() < end_s) threads_relax();
+    double begin_s = fmax(sent_s, c->is_free_s);
+    c->is_free_s = begin_s + (net->bytes_per_s > 0 ? (double)n / net->bytes_per_s : 0);
+    while (clock_s() < c->is_free_s + net->delay_s) threads_relax();
 }
 
-/* Exchanges bytes [from, from + TRANSPORT_BYTES) of the parts. */
-static void exchange(Comm *c, const CommPart *parts, CommPieceFn piece, const void *ctx, size_t from, bool to_all) {
+/* Sends bytes [from, from + TRANSPORT_BYTES) of the own part. Returns false if the group has ended. */
+static bool send_part(Comm *c, const CommPart *parts, CommPieceFn piece, const void *ctx, size_t from, bool to_all) {
     Transport *t = c->transport;
-    bool receives = to_all || t->rank == 0;
-    size_t n = bytes_from(parts[t->rank], from), n_received = 0;
+    size_t n = bytes_from(parts[t->rank], from);
     char *own = t->table->part(t);
-    if (!own) return;
+    if (!own) return false;
     copy_pieces(parts[t->rank], piece, ctx, t->rank, from, from + n, own, true);
     t->table->send(t, n, to_all);
+    return true;
+}
+
+/* Receives what the others send in the exchange that is next. sent_s: when this rank has sent its own part; the others
+ * have, too, unless it has to wait for them. */
+static void receive_parts(Comm *c, const CommPart *parts, CommPieceFn piece, const void *ctx, size_t from, bool to_all,
+                          double sent_s) {
+    Transport *t = c->transport;
+    bool receives = to_all || t->rank == 0;
+    size_t n_received = 0;
     for (int k = 1; k < t->n_ranks; k++) {
         int rank = (t->rank + k) % t->n_ranks;
-        n = receives ? bytes_from(parts[rank], from) : 0;
+        size_t n = receives ? bytes_from(parts[rank], from) : 0;
+        double start_s = clock_s();
         /* The buffer is written by another rank; copy_pieces only reads it. */
         char *theirs = (char *)(uintptr_t)t->table->receive(t, rank, n);
         if (!theirs) return;
+        double end_s = clock_s();
+        if (end_s - start_s > WAITING_S) sent_s = end_s;
         copy_pieces(parts[rank], piece, ctx, rank, from, from + n, theirs, false);
         n_received += n;
     }
-    slow_down(c, n_received);
+    slow_down(c, sent_s, n_received);
 }
 
-/* Exchanges the parts and adds them to what is counted. */
-static void exchange_all(Comm *c, const CommPart *parts, CommPieceFn piece, const void *ctx, bool to_all,
-                         int64_t *n_calls, int64_t *n_bytes) {
+/* Counts an exchange. Returns the bytes of its longest part. */
+static size_t count(const Comm *c, const CommPart *parts, int64_t *n_calls, int64_t *n_bytes) {
     size_t longest = 0;
-    double start_s = clock_s();
     for (int i = 0; i < c->transport->n_ranks; i++) {
         longest = max_size(longest, bytes_of(parts[i]));
         *n_bytes += (int64_t)bytes_of(parts[i]);
     }
     *n_calls += longest > 0;
+    return longest;
+}
+
+/* Exchanges the parts and adds them to what is counted. */
+static void exchange_all(Comm *c, const CommPart *parts, CommPieceFn piece, const void *ctx, bool to_all,
+                         int64_t *n_calls, int64_t *n_bytes) {
+    double start_s = clock_s();
+    size_t longest = count(c, parts, n_calls, n_bytes);
     for (size_t from = 0; from < longest && !has_ended(c->transport); from += TRANSPORT_BYTES)
-        exchange(c, parts, piece, ctx, from, to_all);
+        if (send_part(c, parts, piece, ctx, from, to_all))
+            receive_parts(c, parts, piece, ctx, from, to_all, clock_s());
     c->counts.seconds += clock_s() - start_s;
 }
 
 void comm_gather(Comm *c, const CommPart *parts, CommPieceFn piece, const void *ctx, bool to_all) {
     exchange_all(c, parts, piece, ctx, to_all, &c->counts.n_gathers, &c->counts.n_gather_bytes);
+}
+
+void comm_gather_begin(Comm *c, const CommPart *parts, CommPieceFn piece, const void *ctx) {
+    double start_s = clock_s();
+    CommCounts *n = &c->counts;
+    if (c->n_begun == 0) count(c, parts, &n->n_early_gathers, &n->n_early_bytes);
+    size_t longest = count(c, parts, &n->n_gathers, &n->n_gather_bytes);
+    fr_assert(longest <= TRANSPORT_BYTES && c->n_begun < MOST_BEGUN);
+    if (longest > 0) send_part(c, parts, piece, ctx, 0, true);
+    c->begun_s[c->n_begun++] = clock_s();
+    c->counts.seconds += clock_s() - start_s;
+}
+
+void comm_gather_end(Comm *c, const CommPart *parts, CommPieceFn piece, const void *ctx) {
+    double start_s = clock_s(), begun_s = c->begun_s[0];
+    c->begun_s[0] = c->begun_s[1], c->n_begun--;
+    if (count(c, parts, &(int64_t){0}, &(int64_t){0}) > 0) receive_parts(c, parts, piece, ctx, 0, true, begun_s);
+    c->counts.seconds += clock_s() - start_s;
 }
 
 static char *all_of(const void *ctx, int rank, int64_t i) {
@@ -297,7 +342,9 @@ CommPrice comm_measure(Comm *c) {
         large_s = fmin(large_s, time_gather(c, memory, LARGE));
     }
     mem_free(memory);
-    c->counts = before;
     double bytes_s = fmax(fmax(large_s - latency_s, large_s / 50), 1e-7);
-    return (CommPrice){latency_s, (c->transport->n_ranks - 1) * LARGE / bytes_s};
+    c->price = (CommPrice){latency_s, (c->transport->n_ranks - 1) * LARGE / bytes_s};
+    comm_broadcast(c, &c->price, sizeof c->price);
+    c->counts = before;
+    return c->price;
 }

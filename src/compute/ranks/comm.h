@@ -44,6 +44,11 @@ typedef struct CommPart {
 typedef char *(*CommPieceFn)(const void *ctx, int rank, int64_t i);
 /* Sends the pieces of each rank to all others, or only to rank 0. parts: [n_ranks], the same on all ranks. */
 void comm_gather(Comm *c, const CommPart *parts, CommPieceFn piece, const void *ctx, bool to_all);
+/* The same in two steps, to all ranks: the first sends the own pieces, and the second waits for those of the others. In
+ * between the caller computes, and a second gather may begin; they end in the order in which they have begun, before
+ * any other exchange. At most TRANSPORT_BYTES of each rank. */
+void comm_gather_begin(Comm *c, const CommPart *parts, CommPieceFn piece, const void *ctx);
+void comm_gather_end(Comm *c, const CommPart *parts, CommPieceFn piece, const void *ctx);
 /* Copies `data` of rank 0 to that of all others. */
 void comm_broadcast(Comm *c, void *data, size_t bytes);
 
@@ -56,15 +61,19 @@ int comm_check(const Comm *c, fr_error *err);
  * contributed. */
 typedef struct CommCounts {
     int64_t n_gathers, n_gather_bytes, n_broadcasts, n_broadcast_bytes;
+    int64_t n_early_gathers, n_early_bytes; /* of the gathers, those that began while none was under way */
     double seconds; /* in exchanges, where this rank also waits for ranks that still compute */
 } CommCounts;
 CommCounts comm_counts(const Comm *c);
 
-/* Measures what an exchange costs, in some milliseconds. All ranks call this at the same time. */
+/* Measures what an exchange costs, in some milliseconds. All ranks call this at the same time, and get what rank 0 has
+ * measured, which comm_price returns from then on (all zero before). */
 typedef struct CommPrice {
     double latency_s, bytes_per_s; /* bytes_per_s: of what a rank receives */
 } CommPrice;
 CommPrice comm_measure(Comm *c);
+CommPrice comm_price(const Comm *c);
+void comm_set_price(Comm *c, CommPrice price); /* for tests: the same on all ranks, while nothing is exchanged */
 
 /* From now on each exchange takes this much longer on this rank, as over a network; for tests and measurements. The
  * environment variable FORERUN_RANKS_NETWORK=DELAY_US,MBIT_S sets it for all groups of a process. */

@@ -4,7 +4,8 @@
  *   mpi/transport_mpi.c  processes that mpirun has started; a shared object, so that only these need Open MPI
  *   mpi/join_mpi.c       how these processes find each other
  *
- * An exchange of a rank is one call of `part` and of `send`, and then of `receive` for every other rank. The shared
+ * An exchange of a rank is one call of `part` and of `send`, and then of `receive` for every other rank. The own part of
+ * the next exchange may be sent before that of the last is received, but not that of the one after it. The shared
  * object is not linked with forerun, so this header declares types, and functions within that object only. */
 #ifndef RANKS_TRANSPORT_H
 #define RANKS_TRANSPORT_H
@@ -41,7 +42,7 @@ struct TransportTable {
     /* Sends `bytes` of it, to all other ranks or only to rank 0. */
     void (*send)(Transport *t, size_t bytes, bool to_all);
     /* Waits for the part of another rank, and returns it; 0 bytes: the caller needs nothing of it. The part stays until
-     * the next exchange. Returns NULL if the group has ended. */
+     * the next is received. Returns NULL if the group has ended. */
     const char *(*receive)(Transport *t, int rank, size_t bytes);
     /* A thread of each rank calls this ten times a second. It tells the other ranks that this one is alive. */
     void (*beat)(Transport *t);

@@ -1,10 +1,10 @@
 /* transport_memory.c - exchanges through shared memory.
  *
- * The idea. Each rank has two buffers that all ranks can read, and a counter of the exchanges that it has published. In
- * exchange number n a rank writes to buffer n % 2, publishes n, waits until all other ranks have published n, and
- * copies what it needs from their buffers. A rank may write to the buffer of exchange n again in exchange n + 2,
- * because by then it has seen every other rank publish n + 1, which they do after they have read the buffers of
- * exchange n.
+ * The idea. Each rank has four buffers that all ranks can read, and a counter of the exchanges that it has published. In
+ * exchange number n a rank writes to buffer n % 4, publishes n, waits until all other ranks have published n, and
+ * copies what it needs from their buffers. It may publish n + 1 before it waits. A rank may write to the buffer of
+ * exchange n again in exchange n + 4, because by then it has seen every other rank publish n + 2, which they do after
+ * they have read the buffers of exchange n.
  *
  * Waiting. The next counter usually comes within microseconds, so a rank polls, then lets other threads run, and sleeps
  * on a futex if it has to wait longer: the ranks after 0 wait for the next request of a user in that way.
@@ -24,7 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { POLLS = 4000, YIELDS = 100, SLEEP_MS = 100, HOW_BYTES = 64 };
+enum { N_BUFFERS = 4, POLLS = 4000, YIELDS = 100, SLEEP_MS = 100, HOW_BYTES = 64 };
 
 /* What the others see of a rank. */
 typedef struct Slot {
@@ -40,13 +40,14 @@ struct CommMemory {
     size_t bytes;
     GroupEnd end;
     Slot slots[COMM_MAX_RANKS];
-    _Alignas(64) char buffers[]; /* [n_ranks][2][TRANSPORT_BYTES] */
+    _Alignas(64) char buffers[]; /* [n_ranks][N_BUFFERS][TRANSPORT_BYTES] */
 };
 
 typedef struct MemoryTransport {
     Transport base;
     CommMemory *memory;
-    unsigned n; /* exchanges so far */
+    unsigned n;                        /* exchanges of which the own part was written */
+    unsigned received[COMM_MAX_RANKS]; /* exchanges of which the part of each other rank was received */
 } MemoryTransport;
 
 int comm_memory_open(CommMemory **out, int n_ranks, fr_error *err) {
@@ -54,7 +55,7 @@ int comm_memory_open(CommMemory **out, int n_ranks, fr_error *err) {
     if (n_ranks < 1 || n_ranks > COMM_MAX_RANKS)
         return error_set(err, FR_ERR_ARGUMENT, "%d ranks were asked for; 1 to %d are possible", n_ranks,
                          COMM_MAX_RANKS);
-    size_t bytes = sizeof **out + (size_t)n_ranks * 2 * TRANSPORT_BYTES;
+    size_t bytes = sizeof **out + (size_t)n_ranks * N_BUFFERS * TRANSPORT_BYTES;
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) return error_memory(err, "the memory that ranks share", bytes);
     CommMemory *m = *out = p;
@@ -69,8 +70,8 @@ void comm_memory_close(CommMemory *m) {
 
 static CommMemory *memory_of(const Transport *t) { return ((const MemoryTransport *)(const void *)t)->memory; }
 
-static char *buffer_of(const MemoryTransport *t, int rank) {
-    return t->memory->buffers + ((size_t)rank * 2 + t->n % 2) * TRANSPORT_BYTES;
+static char *buffer_of(const MemoryTransport *t, int rank, unsigned n) {
+    return t->memory->buffers + ((size_t)rank * N_BUFFERS + n % N_BUFFERS) * TRANSPORT_BYTES;
 }
 
 /* ---- exchanges -------------------------------------------------------------------------------------------- */
@@ -110,8 +111,7 @@ static bool wait_for(CommMemory *m, int rank, unsigned n) {
 
 static char *part(Transport *base) {
     MemoryTransport *t = (MemoryTransport *)base;
-    t->n++;
-    return buffer_of(t, base->rank);
+    return buffer_of(t, base->rank, ++t->n);
 }
 
 static void send(Transport *base, size_t bytes, bool to_all) {
@@ -125,9 +125,10 @@ static void send(Transport *base, size_t bytes, bool to_all) {
 /* Waits also where nothing is needed, because that keeps the buffers in step. */
 static const char *receive(Transport *base, int rank, size_t bytes) {
     (void)bytes;
-    const MemoryTransport *t = (const MemoryTransport *)base;
-    if (!wait_for(t->memory, rank, t->n)) comm_end_because_of(base, rank, "has left");
-    return has_ended(t->memory) ? NULL : buffer_of(t, rank);
+    MemoryTransport *t = (MemoryTransport *)base;
+    unsigned n = ++t->received[rank];
+    if (!wait_for(t->memory, rank, n)) comm_end_because_of(base, rank, "has left");
+    return has_ended(t->memory) ? NULL : buffer_of(t, rank, n);
 }
 
 /* ---- watching --------------------------------------------------------------------------------------------- */
