@@ -78,8 +78,8 @@ static inline Op *put_op(Op *at, Op base, ForwardKind kind, OpFn fn, int64_t n_i
 
 /* The most operations of a layer: 7, one more if outputs of heads are not whole blocks of activations, three if keys
  * are split, two if what is added has a norm or a factor, 7 for experts and 4 for latents or for the norms of Gemma 4's
- * experts, or 5 for a per-layer embedding, ten if the squares of inputs are summed, five exchanges, six if three of them
- * go in halves, one if the residual stream is kept. */
+ * experts, or 5 for a per-layer embedding, ten if the squares of inputs are summed, five exchanges, six more where
+ * three of them go in halves, one if the residual stream is kept. */
 enum { OPS_PER_LAYER = 40, OPS_AROUND = 8 };
 
 /* Multiplies rows of activations with tiles [first, last) of a matrix, as Kernels.matmul does, and the outputs with
