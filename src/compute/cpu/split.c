@@ -187,18 +187,20 @@ static Share portion_of(Share s, Portion portion) {
     return portion == PORTION_FIRST ? (Share){s.first, middle} : portion == PORTION_SECOND ? (Share){middle, s.last} : s;
 }
 
+/* Returns how many values of a row each unit of units_of_rank has. */
+static int64_t values_of_unit(const Hparams *h, const LayerSpec *l) {
+    if (layer_has_state(l)) return h->state.head_dim;
+    return attention_group(h, l) * (h->latent.rank ? h->latent.value_dim : layer_head_dim(h, l));
+}
+
 /* Returns the values of a row that a rank sends. */
 static Share values_of(const Op *op, int rank, Portion portion) {
     const CpuWeights *w = op->c->weights;
-    const Hparams *h = &op->c->model->hparams;
     const LayerSpec *l = op->l->spec;
+    bool by_heads = op->exchange.cut == CUT_HEADS;
     int64_t n = op->exchange.n, each = op->exchange.cut == CUT_TILES ? TILE_ROWS : ACT_BLOCK;
-    Share s = cpu_share_of(w, rank, (n + each - 1) / each);
-    if (op->exchange.cut == CUT_HEADS) {
-        s = units_of_rank(w, l, rank);
-        each = layer_has_state(l) ? h->state.head_dim
-                                  : attention_group(h, l) * (h->latent.rank ? h->latent.value_dim : layer_head_dim(h, l));
-    }
+    if (by_heads) each = values_of_unit(&op->c->model->hparams, l);
+    Share s = by_heads ? units_of_rank(w, l, rank) : cpu_share_of(w, rank, (n + each - 1) / each);
     s = portion_of(s, portion);
     return (Share){min_i64(s.first * each, n), min_i64(s.last * each, n)};
 }
