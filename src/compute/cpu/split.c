@@ -184,7 +184,8 @@ static void parts_of_rows(const Comm *comm, const DividedRows *d, int64_t n_rows
 
 static Share portion_of(Share s, Portion portion) {
     int64_t middle = s.first + (share_size(s) + 1) / 2;
-    return portion == PORTION_FIRST ? (Share){s.first, middle} : portion == PORTION_SECOND ? (Share){middle, s.last} : s;
+    if (portion == PORTION_ALL) return s;
+    return portion == PORTION_FIRST ? (Share){s.first, middle} : (Share){middle, s.last};
 }
 
 /* Returns how many values of a row each unit of units_of_rank has. */
