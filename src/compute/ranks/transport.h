@@ -4,8 +4,8 @@
  *   mpi/transport_mpi.c  processes that mpirun has started; a shared object, so that only these need Open MPI
  *   mpi/join_mpi.c       how these processes find each other
  *
- * An exchange of a rank is one call of `part` and of `send`, and then of `receive` for every other rank. The own part of
- * the next exchange may be sent before that of the last is received, but not that of the one after it. The shared
+ * An exchange of a rank is one call of `part` and of `send`, and then of `receive` for every other rank. The own part
+ * of the next exchange may be sent before that of the last is received, but not that of the one after it. The shared
  * object is not linked with forerun, so this header declares types, and functions within that object only. */
 #ifndef RANKS_TRANSPORT_H
 #define RANKS_TRANSPORT_H

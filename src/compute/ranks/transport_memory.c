@@ -1,7 +1,7 @@
 /* transport_memory.c - exchanges through shared memory.
  *
- * The idea. Each rank has four buffers that all ranks can read, and a counter of the exchanges that it has published. In
- * exchange number n a rank writes to buffer n % 4, publishes n, waits until all other ranks have published n, and
+ * The idea. Each rank has four buffers that all ranks can read, and a counter of the exchanges that it has published.
+ * In exchange number n a rank writes to buffer n % 4, publishes n, waits until all other ranks have published n, and
  * copies what it needs from their buffers. It may publish n + 1 before it waits. A rank may write to the buffer of
  * exchange n again in exchange n + 4, because by then it has seen every other rank publish n + 2, which they do after
  * they have read the buffers of exchange n.
