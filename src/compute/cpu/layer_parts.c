@@ -136,8 +136,7 @@ static Op *put_adding(Op *at, Op op, ForwardKind kind, OpFn add, OpFn keep, cons
     const PackedMatrix *m = op.products[0].m;
     op.n_products = 1, op.post_norm = post_norm;
     bool finishes = op_finishes(&op);
-    if (op.conv)
-        return put_convolved(put_split(at, op, kind, keep, packed_n_tiles(m), op.c->n_rows), op, op.conv);
+    if (op.conv) return put_convolved(put_split(at, op, kind, keep, packed_n_tiles(m), op.c->n_rows), op, op.conv);
     at = put_split_exchange(at, op, kind, finishes ? keep : add, packed_n_tiles(m), op.c->n_rows, added_tiles(&op));
     return finishes ? put_finish(at, op) : at;
 }

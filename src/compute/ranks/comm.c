@@ -272,8 +272,7 @@ static void exchange_all(Comm *c, const CommPart *parts, CommPieceFn piece, cons
     double start_s = clock_s();
     size_t longest = count(c, parts, n_calls, n_bytes);
     for (size_t from = 0; from < longest && !has_ended(c->transport); from += TRANSPORT_BYTES)
-        if (send_part(c, parts, piece, ctx, from, to_all))
-            receive_parts(c, parts, piece, ctx, from, to_all, clock_s());
+        if (send_part(c, parts, piece, ctx, from, to_all)) receive_parts(c, parts, piece, ctx, from, to_all, clock_s());
     c->counts.seconds += clock_s() - start_s;
 }
 

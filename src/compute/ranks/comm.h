@@ -62,7 +62,7 @@ int comm_check(const Comm *c, fr_error *err);
 typedef struct CommCounts {
     int64_t n_gathers, n_gather_bytes, n_broadcasts, n_broadcast_bytes;
     int64_t n_early_gathers, n_early_bytes; /* of the gathers, those that began while none was under way */
-    double seconds; /* in exchanges, where this rank also waits for ranks that still compute */
+    double seconds;                         /* in exchanges, where this rank also waits for ranks that still compute */
 } CommCounts;
 CommCounts comm_counts(const Comm *c);
 
