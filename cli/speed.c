@@ -40,11 +40,18 @@ const char *speed_verdict_name(SpeedVerdict verdict) {
     return names[verdict];
 }
 
+/* Returns how many decimals of a number fit into so many digits. */
+static int decimals_of(double x, int n_digits) {
+    int n = 2;
+    for (double limit = pow(10, n_digits - n) - 0.005; n > 0 && x >= limit; limit *= 10) n--;
+    return n;
+}
+
 void speed_up_print(const SpeedUp *s) {
     static const char *const colors[] = {"", "", "", "\033[32m", "\033[31m", "\033[33m"};
     bool is_painted = cli_may_color(STDOUT_FILENO) && *colors[s->verdict];
-    printf(" %5.2fx", s->value);
-    if (isfinite(s->sd) && s->verdict != SPEED_BASELINE) printf(" ±%-4.2f", s->sd);
+    printf(" %5.*fx", decimals_of(s->value, 4), s->value);
+    if (isfinite(s->sd) && s->verdict != SPEED_BASELINE) printf(" ±%-4.*f", decimals_of(s->sd, 3), s->sd);
     else printf("%6s", "");
     printf(" %s%-9s%s", is_painted ? colors[s->verdict] : "", speed_verdict_name(s->verdict),
            is_painted ? "\033[0m" : "");

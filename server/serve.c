@@ -204,9 +204,10 @@ static bool list(Buf *out) { return buf_puts(out, "Drafters (--draft SPEC):\n") 
 
 const Command command_serve = {
     .name = "serve",
-    .summary = "serve models over HTTP: the APIs of OpenAI and llama.cpp",
-    .about = "Answer requests over HTTP, many at once, with the endpoints of the OpenAI API (/v1/chat/completions, "
-             "/v1/completions, /v1/models) and of llama.cpp's server (/completion, /tokenize, /props, /slots, ...). "
+    .summary = "serve models over HTTP: the APIs of OpenAI, Anthropic, Ollama and llama.cpp",
+    .about = "Answer requests over HTTP, many at once, with the endpoints of the APIs of OpenAI (/v1/chat/completions, "
+             "/v1/responses, /v1/embeddings, ...), Anthropic (/v1/messages), Ollama (/api/chat, ...) and llama.cpp's "
+             "server (/completion, /tokenize, /props, /slots, ...). "
              "docs/SERVER.md describes endpoints and fields. Each request gets the tokens that it would get by itself. "
              "SIGTERM or Ctrl-C finishes the running requests; a second one ends them.",
     .sets = (const OptionSet[]){{option_table, &args}, {NULL, NULL}},

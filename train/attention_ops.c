@@ -109,7 +109,8 @@ void attention_backward(real *dq, real *dk, real *dv, const real *dout, const re
  *     [ 0 .. last ][ zeros, up to the last key seen by the block ][ not touched ][ own ]
  *                                                                           n_keys
  *
- * The derivatives are those of causal attention. Test: test_train_drafters.c, by the gradients of the networks. */
+ * With a window there are zeros in front, too. The derivatives are those of causal attention. Test:
+ * test_train_drafters.c, by the gradients of the networks. */
 
 /* One block of rows of one head. */
 typedef struct UnrollBlock {
@@ -148,12 +149,13 @@ static void unroll_forward_block(real *out, real *probs, const real *q, const Un
     real_gemm(false, true, b.n, b.n_keys, s->head_dim, c, q + b.q_at, q_width(s), s->k + b.kv_at, kv_width(s), false, p,
               p_width(s));
     for (int64_t i = 0; i < b.n; i++, p += p_width(s)) {
-        int64_t n_seen = s->last[b.first + i] + 1;
+        int64_t n_seen = s->last[b.first + i] + 1, begin = s->n_most && n_seen > s->n_most ? n_seen - s->n_most : 0;
         const real *query = q + b.q_at + i * q_width(s);
         for (int64_t j = 0; j < s->n_own; j++)
             p[n_seen + j] = c * real_dot(query, s->own_k[j] + own_at(s, b, i), s->head_dim);
-        real_softmax(p, p, n_seen + s->n_own);
+        real_softmax(p + begin, p + begin, n_seen - begin + s->n_own);
         memmove(p + s->n_keys, p + n_seen, (size_t)s->n_own * sizeof *p);
+        for (int64_t j = 0; j < begin; j++) p[j] = 0;
         for (int64_t j = n_seen; j < b.n_keys; j++) p[j] = 0;
     }
     p = probs + b.p_at;

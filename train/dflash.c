@@ -1,9 +1,8 @@
 /* dflash.c - `forerun train dflash`: layers that predict a block of tokens at once from several layers of the target.
  *
  * A new drafter has the target's width, heads and rope base, and predicts from its first slot on. With --init it has
- * the shape of the file, which may be one that others have published, if it uses the target's embedding and LM head and
- * its layers have no window. The parts of DFlash 2, convolutions and a selector, and the heads of DSpark can be added
- * to such a file.
+ * the shape of the file, which may be one that others have published, if it uses the target's embedding and LM head.
+ * The parts of DFlash 2, convolutions and a selector, and the heads of DSpark can be added to such a file.
  *
  * The file is laid out as llama.cpp's converter writes DFlash, with the target's vocabulary. */
 #include "base/hash.h"
@@ -39,6 +38,7 @@ static DflashSettings settings = {.mask = NOT_GIVEN};
 static DflashNet net;
 static DflashKeys keys;
 static Rope rope;
+static Arena arena; /* the memory of its rope factors */
 static double step_weights[TRAIN_MAX_STEPS];
 
 static const Option option_table[] = {
@@ -195,9 +195,8 @@ static int plan_new(const FrozenTarget *target, fr_error *err) {
 /* Refuses what the network does not compute. Other tensors than its own are refused when they are read. */
 static int check_form(const DrafterFile *f, const Hparams *h, fr_error *err) {
     const char *what = NULL;
-    if (keys.window > 0) what = "layers with a window";
+    if (keys.window > 0 && keys.window <= keys.block) what = "a window that is not longer than a block";
     if (keys.logit_scale > 0 || keys.logit_cap >= 0) what = "a scale or a bound of its own for logits";
-    if (h->rope.scaling != ROPE_SCALING_NONE) what = "a scaled rope";
     if (h->n_embd != net.C) what = "another width than its target";
     if (keys.conv_taps > keys.block) what = "convolutions that are longer than a block";
     if (keys.block > DFLASH_MAX_BLOCK) what = "more than 16 slots in a block";
@@ -262,12 +261,15 @@ static int plan_init(const TrainArgs *a, const FrozenTarget *target, fr_error *e
     int status = drafter_file_open(&f, a->init, "dflash", target->model, err);
     if (!status) status = dflash_read_keys(&h, &keys, &f, target->model, err);
     if (!status) status = check_form(&f, &h, err);
-    if (!status) status = rope_init(&rope, &h.rope, NULL, err);
+    if (!status) status = own_rope_read(&rope, &net.rope_factors, &f, DFLASH_ROPE_FACTORS, &h.rope, &arena, err);
     if (!status) {
         set_layers(&h, h.n_layer, h.n_ff);
         set_block(keys.block, keys.from_anchor);
         net.mask = keys.mask;
         net.is_causal = keys.is_causal;
+        net.window = keys.window;
+        net.windows_are_causal = keys.windows_are_causal;
+        memcpy(net.has_window, keys.has_window, sizeof net.has_window);
         net.embedding_scale = keys.embedding_scale;
         net.has_head_norms = drafter_file_has(&f, q_norm);
         status = read_selector(&f, err);
@@ -306,6 +308,7 @@ static int open_dflash(Trainer **out, const TrainArgs *a, const Gguf *source, ch
     if (status) return status;
     const Hparams *h = &target.model->hparams;
     rope_free(&rope);
+    arena_free(&arena);
     net = (DflashNet){.V = h->n_vocab,
                       .C = h->n_embd,
                       .n_anchors = settings.n_anchors,
@@ -340,8 +343,8 @@ const TrainMethod train_dflash = {
              "states after several layers, and predict the next tokens in one forward.",
     .notes =
         "Best trained on the target's own answers (forerun distill-data). --init also takes a published drafter, as a "
-        "GGUF file of llama.cpp or after forerun import-drafter dflash, if it has neither windows nor a vocabulary or "
-        "an LM head of its own. --conv-taps and --selector-rank make the parts of DFlash 2, --markov and --confidence "
+        "GGUF file of llama.cpp or after forerun import-drafter dflash, if it has no vocabulary or LM head of its "
+        "own. --conv-taps and --selector-rank make the parts of DFlash 2, --markov and --confidence "
         "the heads of DSpark, also for a drafter of --init that has none. The file is in llama.cpp's layout.",
     .examples = "  forerun train dflash -m target.gguf --data answers.jsonl -o dflash.gguf\n"
                 "  forerun run -m target.gguf -p \"Once upon a time\" --draft dflash:file=dflash.gguf\n",

@@ -147,16 +147,19 @@ static void add_to(real *out, const real *a, const real *b, int64_t n) {
 
 static int64_t n_slots(const DflashNet *n, const DflashActs *a) { return (int64_t)a->n_anchors * n->block; }
 
-/* How the slots of one place in their blocks attend. Arrays of slots begin at the first row of each place. */
+/* How the slots of one place in their blocks attend. Arrays of slots begin at the first row of each place. With a
+ * window, a slot sees as many keys as that less its block up to itself; its block is never longer. */
 static UnrollAttention attention_of(const DflashNet *n, const DflashActs *a, const DflashLayer *l, int32_t slot,
                                     real **own_k, real **own_v) {
     for (int32_t i = 0; i < n->block; i++) {
         own_k[i] = l->k.rotated + i * a->n_anchors * kv_dim(n);
         own_v[i] = l->v + i * a->n_anchors * kv_dim(n);
     }
+    bool has_window = n->window > 0 && n->has_window[l - a->layers];
     return (UnrollAttention){.n_rows = a->n_anchors,
                              .n_keys = a->n_ctx,
-                             .n_own = n->is_causal ? slot + 1 : n->block,
+                             .n_own = n->is_causal || (has_window && n->windows_are_causal) ? slot + 1 : n->block,
+                             .n_most = has_window ? n->window - 1 - slot : 0,
                              .n_head = n->n_head,
                              .n_head_kv = n->n_head_kv,
                              .head_dim = n->head_dim,

@@ -72,6 +72,14 @@ static NetTensor tensor(const void *net, int32_t i) {
 
 /* ---- the file ----------------------------------------------------------------------------------- */
 
+static void set_windows(const DflashNet *n, GgufWriter *w) {
+    int32_t has_window[DFLASH_MAX_LAYERS];
+    for (int32_t i = 0; i < n->n_layer; i++) has_window[i] = n->has_window[i];
+    gguf_set_u32(w, DFLASH DFLASH_KEY_WINDOW, (uint32_t)n->window);
+    gguf_set_i32s(w, DFLASH DFLASH_KEY_WINDOW_PATTERN, has_window, n->n_layer);
+    gguf_set_bool(w, DFLASH DFLASH_KEY_CAUSAL_WINDOW, n->windows_are_causal);
+}
+
 static void set_keys(const void *net, GgufWriter *w) {
     const DflashNet *n = net;
     const struct {
@@ -85,7 +93,6 @@ static void set_keys(const void *net, GgufWriter *w) {
                    {DFLASH "attention.head_count_kv", n->n_head_kv},
                    {DFLASH "attention.key_length", n->head_dim},
                    {DFLASH "attention.value_length", n->head_dim},
-                   {DFLASH "rope.dimension_count", n->rope->params.n_rot},
                    {DFLASH DFLASH_KEY_BLOCK, n->block},
                    {DFLASH DFLASH_KEY_TARGET_WIDTH, n->C},
                    {DFLASH_VOCABULARY_MASK, n->mask}};
@@ -99,12 +106,18 @@ static void set_keys(const void *net, GgufWriter *w) {
         gguf_set_u32(w, DFLASH DFLASH_KEY_SELECTOR_RANK, (uint32_t)n->selector_rank);
         gguf_set_u32(w, DFLASH DFLASH_KEY_SELECTOR_TOP, (uint32_t)n->selector_top);
     }
-    gguf_set_f32(w, DFLASH "rope.freq_base", (float)n->rope->params.base);
+    own_rope_write(w, DFLASH, &n->rope->params, DFLASH_ROPE_FACTORS, n->rope_factors);
+    if (n->window) set_windows(n, w);
     gguf_set_f32(w, DFLASH "attention.layer_norm_rms_epsilon", n->rms_eps);
     gguf_set_f32(w, DFLASH DFLASH_KEY_EMBEDDING_SCALE, n->embedding_scale);
     gguf_set_i32s(w, DFLASH DFLASH_KEY_LAYERS, n->layers, n->n_streams);
     gguf_set_bool(w, DFLASH DFLASH_KEY_FROM_ANCHOR, n->from_anchor);
     gguf_set_bool(w, DFLASH DFLASH_KEY_CAUSAL, n->is_causal);
+}
+
+static bool keeps(const void *net, const char *name) {
+    const DflashNet *n = net;
+    return n->rope_factors && strcmp(name, DFLASH_ROPE_FACTORS) == 0;
 }
 
 /* ---- activations -------------------------------------------------------------------------------- */
@@ -232,4 +245,4 @@ static void learn(const void *net, real *const *w, real *const *dw, void *acts, 
 }
 
 const NetClass dflash_net_class = {"dflash", n_tensors, tensor, acts_open,        acts_close, learn,
-                                   set_keys, NULL,      NULL,   LAYOUT_PUBLISHED, NULL};
+                                   set_keys, NULL,      NULL,   LAYOUT_PUBLISHED, keeps};

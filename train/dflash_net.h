@@ -3,6 +3,7 @@
 #ifndef TRAIN_DFLASH_NET_H
 #define TRAIN_DFLASH_NET_H
 
+#include "draft/learned/layer_entries.h"
 #include "train/nets.h"
 
 /* DFlash's layers. */
@@ -15,13 +16,15 @@ typedef enum MarkovKind { MARKOV_NONE, MARKOV_VANILLA, MARKOV_GATED, MARKOV_RECU
 typedef struct DflashNet {
     int32_t C, V; /* the target's */
     int32_t n_layer, n_ff, n_head, n_head_kv, head_dim, n_streams;
-    int32_t block, mask;           /* slots of a block, at most DFLASH_MAX_BLOCK; the token in all but the first */
-    int32_t n_anchors;             /* blocks that learn from a sequence */
-    bool from_anchor;              /* a slot predicts the token after its own place */
-    bool is_causal;                /* a slot does not see later ones */
-    bool has_head_norms;           /* queries and keys have norms */
-    bool qk_start_anew;            /* as in UnrollShape */
-    int32_t conv_taps, conv_group; /* of BlockConv around both parts of each layer; taps 0: none */
+    int32_t block, mask; /* slots of a block, at most DFLASH_MAX_BLOCK; the token in all but the first */
+    int32_t n_anchors;   /* blocks that learn from a sequence */
+    bool from_anchor;    /* a slot predicts the token after its own place */
+    bool is_causal;      /* a slot does not see later ones */
+    int32_t window;      /* keys that a slot sees in layers with a window, more than a block; 0: none */
+    bool has_window[DFLASH_MAX_LAYERS], windows_are_causal;
+    bool has_head_norms;                        /* queries and keys have norms */
+    bool qk_start_anew;                         /* as in UnrollShape */
+    int32_t conv_taps, conv_group;              /* of BlockConv around both parts of each layer; taps 0: none */
     int32_t selector_rank, selector_top;        /* of the selector, which has at most V candidates; rank 0: none */
     double selector_weight;                     /* of its loss beside that of the logits */
     MarkovKind markov;                          /* MARKOV_NONE where there is a selector */
@@ -31,10 +34,11 @@ typedef struct DflashNet {
     bool confidence_is_narrow;                  /* it does not read the vector of the token before */
     bool adds_conv, adds_selector, adds_markov; /* a file to go on from has no such parts */
     float rms_eps, embedding_scale;
-    const Rope *rope;      /* rotates halves; borrowed */
-    HeadLossOptions loss;  /* its n_steps: the predictions of a block; no loss of hidden states */
-    int32_t n_ctx;         /* for the file, as `layers` */
-    const int32_t *layers; /* [n_streams] how many layers have run when each stream is read; borrowed */
+    const Rope *rope;          /* rotates halves; borrowed */
+    HeadLossOptions loss;      /* its n_steps: the predictions of a block; no loss of hidden states */
+    int32_t n_ctx;             /* for the file, as what follows */
+    const float *rope_factors; /* NULL: none */
+    const int32_t *layers;     /* [n_streams] how many layers have run when each stream is read; borrowed */
 } DflashNet;
 
 extern const NetClass dflash_net_class;

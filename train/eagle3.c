@@ -178,23 +178,6 @@ static int plan_new(const TrainArgs *a, const FrozenTarget *target, fr_error *er
 
 /* ---- a drafter that goes on from a file ---- */
 
-static int read_rope_factors(DrafterFile *f, fr_error *err) {
-    float *factors = NULL, *copy = NULL;
-    int32_t n = shape.rope.n_rot / 2;
-    if (!drafter_file_has(f, EAGLE3_ROPE_FACTORS)) return rope_init(&rope, &shape.rope, NULL, err);
-    int status = drafter_file_vector(f, EAGLE3_ROPE_FACTORS, n, &factors, err);
-    for (int32_t i = 0; !status && i < n; i++)
-        if (!(factors[i] > 0))
-            status = error_set(err, FR_ERR_FORMAT, "%s: tensor %s has a number that is not above 0", gguf_path(f->gguf),
-                               EAGLE3_ROPE_FACTORS);
-    if (!status) status = arena_take(&arena, (const ArenaItem[]){ARENA_ITEM(&copy, n)}, 1, EAGLE3_ROPE_FACTORS, err);
-    if (!status) memcpy(copy, factors, (size_t)n * sizeof *copy);
-    net.rope_factors = copy;
-    if (!status) status = rope_init(&rope, &shape.rope, factors, err);
-    mem_free(factors);
-    return status;
-}
-
 /* Copies the embedding of a file that has one of its own: as it is for the new file, and as floats for the net. */
 static int read_embedding(DrafterFile *f, fr_error *err) {
     const GgufTensor *t;
@@ -229,7 +212,7 @@ static int read_block(fr_error *err) {
 static int read_shape_of(DrafterFile *f, const Model *target, fr_error *err) {
     int32_t n = target->hparams.n_vocab, *tokens = NULL;
     int status = eagle3_read_keys(&shape, &keys, f, target, err);
-    if (!status) status = read_rope_factors(f, err);
+    if (!status) status = own_rope_read(&rope, &net.rope_factors, f, EAGLE3_ROPE_FACTORS, &shape.rope, &arena, err);
     if (!status) status = drafter_file_map(f, net.V, &tokens, &n, err);
     if (!status && tokens) status = set_vocabulary(tokens, n, err);
     mem_free(tokens);

@@ -140,22 +140,6 @@ static NetTensor tensor(const void *net, int32_t i) {
 
 static void set_int(GgufWriter *w, const char *key, int64_t value) { gguf_set_u32(w, key, (uint32_t)value); }
 
-static void set_rope(GgufWriter *w, const RopeParams *r) {
-    set_int(w, EAGLE3 "rope.dimension_count", r->n_rot);
-    gguf_set_f32(w, EAGLE3 "rope.freq_base", (float)r->base);
-    if (r->scaling == ROPE_SCALING_NONE) return;
-    bool is_yarn = r->scaling == ROPE_SCALING_YARN;
-    const char *type = is_yarn ? "yarn" : "linear";
-    gguf_set_string(w, EAGLE3 "rope.scaling.type", type, strlen(type));
-    gguf_set_f32(w, EAGLE3 "rope.scaling.factor", (float)r->factor);
-    set_int(w, EAGLE3 "rope.scaling.original_context_length", r->n_ctx_orig);
-    if (!is_yarn) return;
-    gguf_set_f32(w, EAGLE3 "rope.scaling.yarn_attn_factor", (float)r->magnitude);
-    gguf_set_f32(w, EAGLE3 "rope.scaling.yarn_ext_factor", (float)r->ext_factor);
-    gguf_set_f32(w, EAGLE3 "rope.scaling.yarn_beta_fast", (float)r->beta_fast);
-    gguf_set_f32(w, EAGLE3 "rope.scaling.yarn_beta_slow", (float)r->beta_slow);
-}
-
 static void set_keys(const void *net, GgufWriter *w) {
     const Eagle3Net *n = net;
     const UnrollShape *s = &n->layer;
@@ -168,7 +152,7 @@ static void set_keys(const void *net, GgufWriter *w) {
     set_int(w, EAGLE3 "attention.key_length", s->head_dim);
     set_int(w, EAGLE3 "attention.value_length", s->head_dim);
     gguf_set_f32(w, EAGLE3 "attention.layer_norm_rms_epsilon", s->rms_eps);
-    set_rope(w, &s->rope->params);
+    own_rope_write(w, EAGLE3, &s->rope->params, EAGLE3_ROPE_FACTORS, n->rope_factors);
     gguf_set_i32s(w, EAGLE3 EAGLE3_KEY_LAYERS, n->layers, n->n_streams);
     set_int(w, EAGLE3 EAGLE3_KEY_TARGET_WIDTH, n->n_target);
     if (n->block) set_int(w, EAGLE3 EAGLE3_KEY_BLOCK, n->block);
@@ -183,8 +167,6 @@ static void set_keys(const void *net, GgufWriter *w) {
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
         if (flags[i].is_set) gguf_set_bool(w, flags[i].key, true);
     if (n->map) gguf_add_map(w, n->map, n->loss.n_own);
-    if (n->rope_factors)
-        gguf_add_tensor(w, EAGLE3_ROPE_FACTORS, TYPE_F32, 1, (int64_t[]){s->rope->params.n_rot / 2}, n->rope_factors);
     if (n->embedding)
         gguf_add_tensor(w, EAGLE3_EMBEDDING, n->embedding->type, 2, n->embedding->dims, n->embedding->data);
 }

@@ -143,8 +143,15 @@ void mask_rows_read_text(MaskRows *m, const MaskTarget *t, const real *embd, con
         project(m, t, &t->layers[i], a, T);
         memcpy(k, a->k, (size_t)(T * K) * sizeof *k);
         memcpy(v, a->v, (size_t)(T * K) * sizeof *v);
-        const UnrollAttention attention = {T, T, 0,    t->n_head, t->n_head_kv, t->head_dim, m->positions,
-                                           k, v, NULL, NULL};
+        const UnrollAttention attention = {.n_rows = T,
+                                           .n_keys = T,
+                                           .n_own = 0,
+                                           .n_head = t->n_head,
+                                           .n_head_kv = t->n_head_kv,
+                                           .head_dim = t->head_dim,
+                                           .last = m->positions,
+                                           .k = k,
+                                           .v = v};
         unroll_attention_forward(a->attended, a->probs, a->q, &attention);
         finish(m, t, &t->layers[i], a, T, a->x);
     }
@@ -158,8 +165,17 @@ static UnrollAttention step_attention(const MaskRows *m, const MaskTarget *t, in
         own_k[s] = m->layers[layer].k + s * m->n * K;
         own_v[s] = m->layers[layer].v + s * m->n * K;
     }
-    return (UnrollAttention){m->n,     m->T,           step + 1,       t->n_head, t->n_head_kv, t->head_dim,
-                             m->after, m->text_k + at, m->text_v + at, own_k,     own_v};
+    return (UnrollAttention){.n_rows = m->n,
+                             .n_keys = m->T,
+                             .n_own = step + 1,
+                             .n_head = t->n_head,
+                             .n_head_kv = t->n_head_kv,
+                             .head_dim = t->head_dim,
+                             .last = m->after,
+                             .k = m->text_k + at,
+                             .v = m->text_v + at,
+                             .own_k = own_k,
+                             .own_v = own_v};
 }
 
 static void attend(const MaskRows *m, const MaskTarget *t, int32_t layer) {

@@ -10,6 +10,15 @@
 #include "train/net.h"
 #include "train/ops.h"
 
+/* ---- a drafter's own rope (own_rope.c) ------------------------------------------------------------------------- */
+
+/* Reads the rope of a file: the frequencies of `params`, divided by the tensor `name` [n_rot / 2] if the file has it.
+ * *kept is a copy of that tensor in the arena; NULL: there is none. */
+int own_rope_read(Rope *rope, const float **kept, DrafterFile *f, const char *name, const RopeParams *params,
+                  Arena *arena, fr_error *err);
+/* Writes the keys of a rope, which begin with `prefix`, and the tensor `name`, unless `factors` is NULL. */
+void own_rope_write(GgufWriter *w, const char *prefix, const RopeParams *p, const char *name, const float *factors);
+
 /* ---- the loss of predictions against the target's distributions, and its derivative (head_loss.c) ------------ */
 
 /* The loss of a row at position p, which predicts token p + 1, with q = softmax(w row + info):

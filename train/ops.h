@@ -263,14 +263,16 @@ void attention_backward(real *dq, real *dk, real *dv, const real *dout, const re
 /* Attention of rows that see a sequence up to some token, and after it a few keys of their
  * own. */
 
-/* Row i sees keys 0 .. last[i] of the sequence and its own keys: row i of own_k[0], .., own_k[n_own - 1]. Query head h
- * reads key-value head h / (n_head / n_head_kv). Queries and keys have been rotated already. */
+/* Row i sees keys 0 .. last[i] of the sequence, or only the last n_most of these, and its own keys: row i of own_k[0],
+ * .., own_k[n_own - 1]. Query head h reads key-value head h / (n_head / n_head_kv). Queries and keys have been rotated
+ * already. */
 typedef struct UnrollAttention {
     int64_t n_rows, n_keys, n_own;
     int64_t n_head, n_head_kv, head_dim;
     const int32_t *last;               /* [n_rows] ascending, below n_keys */
     const real *k, *v;                 /* [n_keys][n_head_kv][head_dim] */
     real *const *own_k, *const *own_v; /* [n_own] of [n_rows][n_head_kv][head_dim] */
+    int64_t n_most;                    /* 0: there is no window */
 } UnrollAttention;
 
 enum { UNROLL_BLOCK = 64 }; /* rows at a time */

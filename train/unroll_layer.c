@@ -252,8 +252,17 @@ static void make_input(const UnrollShape *s, real *const *w, UnrollActs *a, cons
 static UnrollAttention attention_of(const UnrollShape *s, const UnrollActs *a, int32_t step, real **own_k,
                                     real **own_v) {
     for (int32_t i = 1; i <= step; i++) own_k[i - 1] = a->steps[i].k, own_v[i - 1] = a->steps[i].v;
-    return (UnrollAttention){a->steps[step].n,      a->steps[0].n, step,          s->n_head, s->n_head_kv, s->head_dim,
-                             a->steps[step].chains, a->steps[0].k, a->steps[0].v, own_k,     own_v};
+    return (UnrollAttention){.n_rows = a->steps[step].n,
+                             .n_keys = a->steps[0].n,
+                             .n_own = step,
+                             .n_head = s->n_head,
+                             .n_head_kv = s->n_head_kv,
+                             .head_dim = s->head_dim,
+                             .last = a->steps[step].chains,
+                             .k = a->steps[0].k,
+                             .v = a->steps[0].v,
+                             .own_k = own_k,
+                             .own_v = own_v};
 }
 
 /* Returns the input of a step's attention, [n][C]: the norm of x, or x itself; with reads_pairs the pair, [n][2C]. */

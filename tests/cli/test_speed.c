@@ -76,6 +76,9 @@ static void a_single_run_is_printed_without_an_adjective(void **state) {
     s = speed_up(17.22, NAN, 2.86);
     printed_by(print_one, &s, text, sizeof text);
     assert_string_equal(text, " 17.22x       disturbed");
+    s = speed_up(129.03, 20.11, 2.86); /* on a machine that did something else */
+    printed_by(print_one, &s, text, sizeof text);
+    assert_string_equal(text, " 129.0x ±20.1 disturbed");
 }
 
 /* Two runs of one question: plain decoding and a drafter, with 100 tokens each. */

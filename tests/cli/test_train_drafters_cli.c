@@ -167,8 +167,8 @@ static void dspark_resumes_exactly_and_drafts(void **state) {
 
 #define PUBLISHED "tests/fuzz/corpus/drafter_file/" /* files after a byte */
 
-/* A file as others publish it keeps its shape and its parts, and can get those of DFlash 2 or the heads of DSpark. One
- * with an unknown tensor is refused. */
+/* A file as others publish it keeps its shape and its parts, a window and a scaled rope among them, and can get those
+ * of DFlash 2 or the heads of DSpark. One with an unknown tensor is refused. */
 static void dflash_goes_on_from_a_published_file(void **state) {
     (void)state;
     const char *const train = "train dflash -m tests/fuzz/target.gguf --data " DATA
@@ -187,6 +187,8 @@ static void dflash_goes_on_from_a_published_file(void **state) {
     train_rig_shell("tail -c +2 " PUBLISHED "dflash-2 > " DIR "/init.gguf");
     cli_expect(train, 0, " tokens/s");
     cli_expect("compare -m tests/fuzz/target.gguf -p 'the cat' -n 8 --ctx 16 --draft dflash:file=" OUT, 0, "");
+    cli_expect("inspect " OUT, 0, "dflash.attention.sliding_window");
+    cli_expect("inspect " OUT, 0, "dflash.rope.scaling.yarn_beta_fast");
     train_rig_shell("tail -c +2 " PUBLISHED "dflash-markov > " DIR "/init.gguf");
     cli_expect(train, 0, " tokens/s");
     cli_expect("inspect --tensors " OUT, 0, "conf_proj.bias");

@@ -112,4 +112,7 @@ write("eagle3-blocks", "eagle3", 6, 7, [number("eagle3.block_size", 4), number("
 write("dflash", "dflash", 7, 4, BLOCK, dflash)
 write("dflash-markov", "dflash", 7, 5, BLOCK, markov)
 DFLASH_2 = [("conv_kernel_size", 2), ("conv_group_size", 16), ("selector_rank", 8), ("selector_top_k", 7)]
-write("dflash-2", "dflash", 7, 6, BLOCK + [number(f"dflash.{name}", value) for name, value in DFLASH_2], selection)
+WINDOW = [number("dflash.attention.sliding_window", 7), numbers("dflash.attention.sliding_window_pattern", [1])]
+YARN = [key("dflash.rope.scaling.type", STRING, text("yarn")), key("dflash.rope.scaling.factor", F32, struct.pack("<f", 4)),
+        number("dflash.rope.scaling.original_context_length", 16)]
+write("dflash-2", "dflash", 7, 6, BLOCK + [number(f"dflash.{name}", value) for name, value in DFLASH_2] + WINDOW + YARN, selection)

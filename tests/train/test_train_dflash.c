@@ -68,15 +68,23 @@ typedef struct Variant {
     bool from_anchor, is_causal, has_head_norms;
     int32_t conv_taps, selector_rank;
     MarkovKind markov;
+    int32_t window; /* of all layers but the last; 0: none */
+    bool is_causal_there;
 } Variant;
 
 static const Variant variants[] = {
-    {2, 64, true, false, true, 0, 0, MARKOV_NONE},   {2, 12, false, false, true, 0, 0, MARKOV_NONE},
-    {1, 64, true, true, false, 0, 0, MARKOV_NONE},   {2, 64, false, false, true, 2, 6, MARKOV_NONE},
-    {1, 64, true, true, false, 3, 0, MARKOV_NONE},   {1, 64, true, false, true, 0, 0, MARKOV_VANILLA},
-    {1, 64, false, false, true, 0, 0, MARKOV_GATED}, {1, 64, true, true, false, 2, 0, MARKOV_RECURRENT},
+    {2, 64, true, false, true, 0, 0, MARKOV_NONE, 0, false},
+    {2, 12, false, false, true, 0, 0, MARKOV_NONE, 0, false},
+    {1, 64, true, true, false, 0, 0, MARKOV_NONE, 0, false},
+    {2, 64, false, false, true, 2, 6, MARKOV_NONE, 0, false},
+    {1, 64, true, true, false, 3, 0, MARKOV_NONE, 0, false},
+    {2, 64, true, false, true, 0, 0, MARKOV_NONE, 5, false},
+    {3, 64, false, false, true, 0, 0, MARKOV_NONE, 7, true},
+    {1, 64, true, false, true, 0, 0, MARKOV_VANILLA, 0, false},
+    {1, 64, false, false, true, 0, 0, MARKOV_GATED, 0, false},
+    {1, 64, true, true, false, 2, 0, MARKOV_RECURRENT, 0, false},
 };
-enum { N_VARIANTS = sizeof variants / sizeof *variants, WITH_ALL_PARTS = 3, FIRST_MARKOV = 5, RANK = 6 };
+enum { N_VARIANTS = sizeof variants / sizeof *variants, WITH_ALL_PARTS = 3, FIRST_MARKOV = 7, RANK = 6 };
 
 static DflashNet net_of(const Variant *v) {
     return (DflashNet){.C = H,
@@ -92,6 +100,9 @@ static DflashNet net_of(const Variant *v) {
                        .n_anchors = v->n_anchors,
                        .from_anchor = v->from_anchor,
                        .is_causal = v->is_causal,
+                       .window = v->window,
+                       .has_window = {v->window && v->n_layer > 1, v->window && v->n_layer > 2},
+                       .windows_are_causal = v->is_causal_there,
                        .has_head_norms = v->has_head_norms,
                        .qk_start_anew = true,
                        .conv_taps = v->conv_taps,

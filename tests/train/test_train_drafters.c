@@ -51,7 +51,7 @@ static RedrafterNet redrafter;
 static UnrollNet eagles[5], lyannas[15];
 static SpaceNet spaces[3];
 static Eagle3Net eagle3s[8];
-static DflashNet dflashes[9];
+static DflashNet dflashes[10];
 static MtpNet mtps[4];
 static const Model mtp_target = {.hparams = {.n_layer = 2}};
 
@@ -315,6 +315,8 @@ static int make_cases(void **state) {
     add_dspark(&dflashes[7], "dflash, a gated Markov head", &weighted_tokens, false, MARKOV_GATED, 4);
     add_dspark(&dflashes[8], "dflash, a recurrent Markov head, drawn anchors, total variation", &near_tokens, true,
                MARKOV_RECURRENT, 3);
+    add_dflash(&dflashes[9], "dflash, a window in the first layer", &soft_labels, true);
+    dflashes[9].window = dflashes[9].block + 1, dflashes[9].has_window[0] = dflashes[9].windows_are_causal = true;
     add_mtp(&mtps[0], "mtp", &soft_labels, 1);
     add_mtp(&mtps[1], "mtp, two layers, norms of heads and gates", &weighted_tokens, 2);
     add_mtp(&mtps[2], "mtp, three layers with biases", &soft_labels, 3);

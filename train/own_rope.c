@@ -1,0 +1,65 @@
+/* own_rope.c - the rope of a drafter whose layers are not the target's: read from the file that a training goes on
+ * from, and written to the new file. */
+#include "train/nets.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- reading ---------------------------------------------------------------------------------------------- */
+
+static int check_factors(const DrafterFile *f, const char *name, const float *factors, int32_t n, fr_error *err) {
+    for (int32_t i = 0; i < n; i++)
+        if (!(factors[i] > 0))
+            return error_set(err, FR_ERR_FORMAT, "%s: tensor %s has a number that is not above 0", gguf_path(f->gguf),
+                             name);
+    return FR_OK;
+}
+
+int own_rope_read(Rope *rope, const float **kept, DrafterFile *f, const char *name, const RopeParams *params,
+                  Arena *arena, fr_error *err) {
+    float *factors = NULL, *copy = NULL;
+    int32_t n = params->n_rot / 2;
+    *kept = NULL;
+    if (!drafter_file_has(f, name)) return rope_init(rope, params, NULL, err);
+    int status = drafter_file_vector(f, name, n, &factors, err);
+    if (!status) status = check_factors(f, name, factors, n, err);
+    if (!status) status = arena_take(arena, (const ArenaItem[]){ARENA_ITEM(&copy, n)}, 1, name, err);
+    if (!status) memcpy(copy, factors, (size_t)n * sizeof *copy);
+    *kept = copy;
+    if (!status) status = rope_init(rope, params, factors, err);
+    mem_free(factors);
+    return status;
+}
+
+/* ---- writing ---------------------------------------------------------------------------------------------- */
+
+typedef struct RopeKey {
+    char text[80];
+} RopeKey;
+
+static RopeKey key_of(const char *prefix, const char *name) {
+    RopeKey k;
+    snprintf(k.text, sizeof k.text, "%srope.%s", prefix, name);
+    return k;
+}
+
+static void set_number(GgufWriter *w, const char *prefix, const char *name, double value) {
+    gguf_set_f32(w, key_of(prefix, name).text, (float)value);
+}
+
+void own_rope_write(GgufWriter *w, const char *prefix, const RopeParams *p, const char *name, const float *factors) {
+    bool is_yarn = p->scaling == ROPE_SCALING_YARN;
+    const char *type = is_yarn ? "yarn" : "linear";
+    gguf_set_u32(w, key_of(prefix, "dimension_count").text, (uint32_t)p->n_rot);
+    set_number(w, prefix, "freq_base", p->base);
+    if (factors) gguf_add_tensor(w, name, TYPE_F32, 1, (int64_t[]){p->n_rot / 2}, factors);
+    if (p->scaling == ROPE_SCALING_NONE) return;
+    gguf_set_string(w, key_of(prefix, "scaling.type").text, type, strlen(type));
+    set_number(w, prefix, "scaling.factor", p->factor);
+    gguf_set_u32(w, key_of(prefix, "scaling.original_context_length").text, (uint32_t)p->n_ctx_orig);
+    if (!is_yarn) return;
+    set_number(w, prefix, "scaling.yarn_attn_factor", p->magnitude);
+    set_number(w, prefix, "scaling.yarn_ext_factor", p->ext_factor);
+    set_number(w, prefix, "scaling.yarn_beta_fast", p->beta_fast);
+    set_number(w, prefix, "scaling.yarn_beta_slow", p->beta_slow);
+}
