@@ -81,7 +81,7 @@ static void print_type(const Kernels *k, TensorType type, ActForm form, int roun
         printf("\n%-42s", v == CHOSEN ? "as chosen" : read_ways[v].name);
         for (int i = 0; i < N_COUNTS; i++)
             printf(" %8.3f%c", rates[i][v] / rates[i][PLAIN],
-                   v < CHOSEN && read_way(k->reads, type, counts[i]) == v ? '*' : ' ');
+                   v < CHOSEN && read_way(k->reads, type, form, counts[i]) == v ? '*' : ' ');
     }
     printf("\n%-42s", "T(n) / T(1) as chosen");
     for (int i = 0; i < N_COUNTS; i++) printf(" %8.3f ", rates[0][CHOSEN] / rates[i][CHOSEN]);

@@ -28,7 +28,7 @@ static void read_for_a_while(const PackedMatrix *w, const void *x, int64_t n_row
     wait_ns(n_rows == 1 ? read_ns[way] : read_ns[READ_WAYS - 1 - way]);
 }
 
-static int chosen(int64_t n_rows) { return read_way(&choice, TYPE_Q8_0, n_rows); }
+static int chosen(int64_t n_rows) { return read_way(&choice, TYPE_Q8_0, ACT_Q16, n_rows); }
 
 static void measure_reads(void) {
     const Kernels k = {.matmul = read_for_a_while, .reads = &choice};
@@ -43,7 +43,9 @@ static void the_fastest_way_of_reading_is_chosen(void **state) {
     measure_reads(); /* way 5 is the fastest one for one row */
     assert_int_equal(chosen(1), 5);
     for (int64_t n = 2; n <= 64; n++) assert_int_equal(chosen(n), READ_WAYS - 1 - 5);
-    assert_int_equal(read_way(&choice, TYPE_IQ4_XS, 1), 5);
+    assert_int_equal(read_way(&choice, TYPE_IQ4_XS, ACT_Q16, 1), 5);
+    assert_int_equal(read_way(&choice, TYPE_Q8_0, ACT_Q8, 1), 5);
+    assert_int_equal(read_way(&choice, TYPE_Q8_0, ACT_Q8, 2), READ_WAYS - 1 - 5);
 }
 
 static void a_way_that_is_hardly_faster_is_not_chosen(void **state) {

@@ -10,7 +10,8 @@
  *
  * Unpacking is paid once for all rows, and the bytes come from memory once: as long as the byte products of all rows
  * take less time than the bytes of a slice, n rows cost what one row costs. The verification of a token tree depends on
- * that. It is also why a pass has a loop over rows instead of a copy of itself for each number of rows.
+ * that. With many rows a pass has a loop over them. With up to FEW_ROWS, each number of rows has a pass of its own,
+ * because there the instructions around the products decide how fast the weights are read (pass_few).
  *
  * A block type needs no more than one column at a time: the dot products of different rows and slices are independent,
  * so that the CPU overlaps them. A plain type is a chain of fused multiply-adds, four cycles each; there the
@@ -32,6 +33,7 @@
 enum {
     COLUMNS_PER_TILE = TILE_ROWS / LANES,
     HALF_TILES_MIN = 4, /* two halves take turns only if each has at least this many tiles */
+    FEW_ROWS = 4,       /* numbers of rows that have a pass of their own */
 };
 
 /* ---- block types -------------------------------------------------------------------------------- */
@@ -150,6 +152,18 @@ INLINE void add_all_rows(TensorType type, ActForm form, int64_t n_rows, const Un
     if (n_rows > r) add_rows(type, form, 1, u, x, x_stride, acc + r);
 }
 
+/* The same for a number of rows that is known when this is compiled. */
+INLINE void add_few_rows(TensorType type, ActForm form, int n_rows, const Unpacked *u, const unsigned char *x,
+                         size_t x_stride, Vf *acc) {
+#if defined(ACTS_ARE_WORDS)
+    const bool are_words = form == ACT_Q16;
+#else
+    const bool are_words = false;
+#endif
+    if (are_words || n_rows > ROWS_TOGETHER) add_all_rows(type, form, n_rows, u, x, x_stride, acc);
+    else add_rows(type, form, n_rows, u, x, x_stride, acc);
+}
+
 /* Multiplies one tile, or two in turns that are tile_bytes apart, with up to BLOCK_ROWS_MAX rows. The accumulators
  * are in the first cache; the ten or more vector operations between the load and the store of one hide both. */
 INLINE void pass_blocks(TensorType type, ActForm form, const Pass *p) {
@@ -175,6 +189,47 @@ INLINE void pass_blocks(TensorType type, ActForm form, const Pass *p) {
     for (int c = 0; c < n_columns; c++) {
         int64_t at = c / COLUMNS_PER_TILE * p->y_apart + c % COLUMNS_PER_TILE * LANES;
         for (int64_t r = 0; r < n_rows; r++) v_store_n(p->y + r * p->y_stride + at, p->n_valid - at, acc[c][r]);
+    }
+}
+
+/* Multiplies one tile, or two in turns, with a number of rows that is known when this is compiled.
+ *
+ * The problem. A CPU looks some hundred instructions ahead, and what it reads there is on its way while it computes. A
+ * slice of a few rows has as few as 16 products. In pass_blocks as many instructions count rows, find addresses and
+ * store accumulators, so that the CPU looks two or three slices ahead, and one row takes 80 cycles for a slice whose
+ * products need 22.
+ *
+ * The idea. Here accumulators are registers, two slices are one stretch of code, and only the length is a variable.
+ *
+ * When it loses: Q8_0 with two rows, or with 8-bit activations and more than one. It has the most bytes for its
+ * products, and prefetches that come faster than the memory answers hold up the reads (uses_few). And each number of
+ * rows is code of its own for each type. */
+INLINE void pass_few(TensorType type, ActForm form, int n_rows, int n_tiles, const Pass *p) {
+    const int record_slices = (int)slice_forms[type].record_slices, n_columns = n_tiles * COLUMNS_PER_TILE;
+    const ReadWay read = *p->read;
+    const unsigned char *record = p->tile, *x = p->x;
+    int64_t n_slices = tile_n_slices(type, p->n_in);
+    size_t apart = p->tile_bytes, x_stride = p->x_stride;
+    Vf acc[2 * COLUMNS_PER_TILE][FEW_ROWS];
+    UNROLL for (int c = 0; c < n_columns; c++) UNROLL for (int r = 0; r < n_rows; r++) acc[c][r] = v_zero();
+    for (int64_t i = 0; i < n_slices; i += record_slices, record += record_bytes(type))
+        for (int pair = 0; pair < record_slices; pair += 2)
+            UNROLL for (int s = pair; s < pair + 2; s++, x += act_block_bytes(form)) {
+                if (s >= record_slices || i + s >= n_slices) break;
+                UNROLL for (int c = 0; c < n_columns; c++) {
+                    const unsigned char *of_tile = record + (c < COLUMNS_PER_TILE ? 0 : apart);
+                    const int column = c % COLUMNS_PER_TILE;
+                    if (column == 0) prefetch_record(type, &read, of_tile, s);
+                    Unpacked u;
+                    unpack_codes(type, of_tile + codes_offset(type, s) + column * LANES * 4, u.w);
+                    unpack_scales(type, of_tile + scales_offset(type, s), s % (int)slice_forms[type].scale_slices,
+                                  column, &u);
+                    add_few_rows(type, form, n_rows, &u, x, x_stride, acc[c]);
+                }
+            }
+    UNROLL for (int c = 0; c < n_columns; c++) {
+        int64_t at = c / COLUMNS_PER_TILE * p->y_apart + c % COLUMNS_PER_TILE * LANES;
+        UNROLL for (int r = 0; r < n_rows; r++) v_store_n(p->y + r * p->y_stride + at, p->n_valid - at, acc[c][r]);
     }
 }
 
@@ -327,6 +382,30 @@ typedef const PassFn BlockPasses[TYPE_COUNT][2]; /* [type][form of activations] 
 EACH_BLOCK_TYPE(DEFINE_BLOCK_PASSES)
 static BlockPasses block_passes = {EACH_BLOCK_TYPE(LIST_BLOCK_PASSES)};
 
+#define DEFINE_FEW_PASS(type, rows, tiles) \
+    static void few_##rows##_##tiles##_##type##_q16(const Pass *p) { pass_few(TYPE_##type, ACT_Q16, rows, tiles, p); } \
+    static void few_##rows##_##tiles##_##type##_q8(const Pass *p) { pass_few(TYPE_##type, ACT_Q8, rows, tiles, p); }
+#define DEFINE_FEW_PASSES(type, ...) \
+    DEFINE_FEW_PASS(type, 1, 1) \
+    DEFINE_FEW_PASS(type, 1, 2) \
+    DEFINE_FEW_PASS(type, 2, 1) \
+    DEFINE_FEW_PASS(type, 3, 1) \
+    DEFINE_FEW_PASS(type, 4, 1)
+#define LIST_FEW_PASS(type, rows, tiles) \
+    [TYPE_##type] = {[ACT_Q16] = few_##rows##_##tiles##_##type##_q16, [ACT_Q8] = few_##rows##_##tiles##_##type##_q8},
+#define LIST_1_1(type, ...) LIST_FEW_PASS(type, 1, 1)
+#define LIST_1_2(type, ...) LIST_FEW_PASS(type, 1, 2)
+#define LIST_2_1(type, ...) LIST_FEW_PASS(type, 2, 1)
+#define LIST_3_1(type, ...) LIST_FEW_PASS(type, 3, 1)
+#define LIST_4_1(type, ...) LIST_FEW_PASS(type, 4, 1)
+EACH_BLOCK_TYPE(DEFINE_FEW_PASSES)
+_Static_assert(FEW_ROWS == 4, "the passes of few rows count to FEW_ROWS");
+static BlockPasses few_passes[FEW_ROWS] = {{EACH_BLOCK_TYPE(LIST_1_1)},
+                                           {EACH_BLOCK_TYPE(LIST_2_1)},
+                                           {EACH_BLOCK_TYPE(LIST_3_1)},
+                                           {EACH_BLOCK_TYPE(LIST_4_1)}}; /* [rows - 1] over one tile */
+static BlockPasses one_row_in_turns = {EACH_BLOCK_TYPE(LIST_1_2)};       /* one row over two tiles */
+
 #if defined(TILES_IN_PAIRS)
 #define DEFINE_PAIR_PASSES(type, ...) \
     static void pair_##type##_q16(const Pass *p) { pass_pair(TYPE_##type, ACT_Q16, p); } \
@@ -366,18 +445,26 @@ static void mul_block_tile(const PackedMatrix *w, const BlockPasses passes, Pass
     passes[w->type][w->act](&p);
 }
 
+/* Returns whether so many rows are multiplied by pass_few. */
+static bool uses_few(const PackedMatrix *w, int n_rows) {
+    if (n_rows == 1 || w->type != TYPE_Q8_0) return n_rows <= FEW_ROWS;
+    return n_rows > 2 && n_rows <= FEW_ROWS && w->act == ACT_Q16;
+}
+
 /* Multiplies tiles [begin, end) of a block type; p is complete except for its place in the matrix. */
 static void mul_blocks(const PackedMatrix *w, Pass p, int64_t begin, int64_t end) {
     int64_t t = begin, half = (end - begin) / 2;
+    const PassFn(*one_tile)[2] = uses_few(w, p.n_rows) ? few_passes[p.n_rows - 1] : block_passes;
+    const PassFn(*two_tiles)[2] = p.n_rows == 1 ? one_row_in_turns : block_passes;
 #if defined(TILES_IN_PAIRS)
     if (takes_pairs(&pair_choice, w->type, w->act, p.n_rows))
         for (; t + 2 <= end; t += 2) mul_block_tile(w, pair_passes, p, t, 1);
 #endif
     if (t == begin && p.read->n_streams == 2 && half >= HALF_TILES_MIN) {
-        for (; t < begin + half; t++) mul_block_tile(w, block_passes, p, t, half);
+        for (; t < begin + half; t++) mul_block_tile(w, two_tiles, p, t, half);
         t += half;
     }
-    for (; t < end; t++) mul_block_tile(w, block_passes, p, t, 0);
+    for (; t < end; t++) mul_block_tile(w, one_tile, p, t, 0);
 }
 
 /* Multiplies tiles [begin, end) of a plain type. */
@@ -407,7 +494,7 @@ static void matmul(const PackedMatrix *w, const void *x, int64_t n_rows, float *
     for (int64_t t = tile_begin; t < tile_end; t += group)
         for (int64_t i = 0; i < n_passes; i++) {
             int64_t r = n_rows * i / n_passes, r_end = n_rows * (i + 1) / n_passes;
-            Pass p = {.read = &read_ways[read_way(&read_choice, w->type, r_end - r)],
+            Pass p = {.read = &read_ways[read_way(&read_choice, w->type, w->act, r_end - r)],
                       .tile_bytes = w->tile_bytes,
                       .n_in = w->n_in,
                       .x = (const unsigned char *)x + (size_t)r * x_stride,

@@ -2,18 +2,19 @@
  *
  * The problem. How fast one row of activations reads its weights depends on how far ahead they are prefetched, into
  * which cache, and whether they are read as one stream or as two. Each way is the best one on some CPU and loses a
- * fifth to a third on another: Zen 4 reads Q8_0 best with a prefetch for every eighth line, which costs Zen 5 a third;
+ * fifth to a third on another: Zen 5 reads Q8_0 best with every line prefetched 4 KB ahead, Zen 4 with no prefetch, and
  * Intel's CPUs need two streams. Tile instructions are faster than vectors if there are enough rows; how many depends
  * on the CPU, its clock and its hypervisor. A constant would be right on one machine at best. The bits of an output are
  * the same in all ways (tests/compute/test_kernels_matmul.c, test_kernels_tiles.c), so that a choice by time changes no
  * text.
  *
- * Reading. One thread multiplies a stretch of READ_BYTES of weights that are in no cache: their lines are flushed
- * before each run, because reading a buffer that is larger than the caches would take longer than the whole measurement
- * may. A stretch is about as long as the part of a matrix that a thread takes, so that the beginning, where nothing has
- * been prefetched yet, has the share that it has in a forward. The ways take turns, and the least of READ_RUNS times
- * counts, because a disturbance only makes a run slower. A way replaces the default only if it is faster by three per
- * cent.
+ * Reading. One thread multiplies a stretch of weights that are in no cache: their lines are flushed before each run,
+ * because reading a buffer that is larger than the caches would take longer than the whole measurement may. A stretch
+ * is about as long as the part of a matrix that a thread takes, so that the beginning, where nothing has been
+ * prefetched yet, has the share that it has in a forward, and it has enough tiles for two streams. The weights are in
+ * a large page, as those of a model are. The ways take turns, and the least of READ_RUNS times counts, because a
+ * disturbance only makes a run slower. A way replaces the default only if it is faster by three per cent. With 8-bit
+ * activations only one row is measured; more rows read as with 16-bit activations.
  *
  * Pairs. A pass over two tiles of outputs reads each activation once for both, which helps where reading is the limit
  * (Intel) and costs a tenth where it is not (Zen 4). One thread multiplies two tiles with 16 rows from the second
@@ -74,16 +75,17 @@ static double product_s(const Trial *t, int64_t n_rows) {
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 enum {
-    READ_BYTES = 256 << 10,
-    READ_RUNS = 5,
+    READ_BYTES = 2304 << 10, /* of all stretches: more than a large page */
+    READ_STRETCHES = 4,
+    READ_RUNS = 4,
 };
 
 /* After this much processor time, in seconds, the types that have not been measured yet keep their defaults. */
 #define READ_CPU_S_MAX 20e-3
 
-int read_way(const ReadChoice *choice, TensorType type, int64_t n_rows) {
+int read_way(const ReadChoice *choice, TensorType type, ActForm form, int64_t n_rows) {
     if (choice->forced) return choice->forced - 1;
-    int way = choice->of[type != TYPE_Q8_0][n_rows <= 2 ? n_rows - 1 : 2];
+    int way = choice->of[form == ACT_Q8][type != TYPE_Q8_0][n_rows <= 2 ? n_rows - 1 : 2];
     return way ? way - 1 : n_rows == 1 ? READ_ONE : READ_SEVERAL;
 }
 
@@ -91,7 +93,7 @@ void read_ways_text(const ReadChoice *choice, char out[READ_TEXT_BYTES]) {
     const char *names[READ_KINDS][READ_ROWS];
     for (int kind = 0; kind < READ_KINDS; kind++)
         for (int i = 0; i < READ_ROWS; i++)
-            names[kind][i] = read_ways[read_way(choice, kind == 0 ? TYPE_Q8_0 : TYPE_Q4_K, i + 1)].name;
+            names[kind][i] = read_ways[read_way(choice, kind == 0 ? TYPE_Q8_0 : TYPE_Q4_K, ACT_Q16, i + 1)].name;
     snprintf(out, READ_TEXT_BYTES,
              "Q8_0, 1 row: %s\nQ8_0, 2 rows: %s\nQ8_0, more rows: %s\nother types, 1 row: %s\nother types, 2 rows: %s\n"
              "other types, more rows: %s",
@@ -102,9 +104,9 @@ void read_ways_force(const Kernels *k, int way) {
     if (k->reads) k->reads->forced = way + 1;
 }
 
-/* Flushes all lines of a matrix from the caches. Returns false if this machine cannot do that. */
-static bool flush_weights(const PackedMatrix *w) {
-    const char *p = w->data, *end = p + packed_bytes(w);
+/* Flushes the lines of tiles [first, last) from the caches. Returns false if this machine cannot do that. */
+static bool flush_tiles(const PackedMatrix *w, int64_t first, int64_t last) {
+    const char *p = (const char *)packed_tile(w, first), *end = (const char *)packed_tile(w, last);
 #if defined(__x86_64__)
     for (; p < end; p += 64) _mm_clflush(p);
     _mm_mfence();
@@ -118,7 +120,13 @@ static bool flush_weights(const PackedMatrix *w) {
 #endif
 }
 
-static double read_s(const Trial *t, int64_t n_rows) { return flush_weights(&t->w) ? product_s(t, n_rows) : 0; }
+static double read_s(const Trial *t, int64_t n_rows, int i_stretch) {
+    int64_t n = packed_n_tiles(&t->w) / READ_STRETCHES, first = n * i_stretch;
+    if (!flush_tiles(&t->w, first, first + n)) return 0;
+    double start = clock_s();
+    t->kernels->matmul(&t->w, t->x, n_rows, t->y, t->w.n_out, first, first + n);
+    return clock_s() - start;
+}
 
 /* Returns the number of the fastest way for n_rows rows, which is the default unless another way is clearly faster. */
 static int fastest_read(const Trial *t, int64_t n_rows) {
@@ -126,7 +134,7 @@ static int fastest_read(const Trial *t, int64_t n_rows) {
     for (int run = 0; run < READ_RUNS; run++)
         for (int way = 0; way < READ_WAYS; way++) {
             read_ways_force(t->kernels, way);
-            double s = read_s(t, n_rows);
+            double s = read_s(t, n_rows, (run + way) % READ_STRETCHES);
             if (run == 0 || s < least[way]) least[way] = s;
         }
     read_ways_force(t->kernels, -1);
@@ -137,18 +145,25 @@ static int fastest_read(const Trial *t, int64_t n_rows) {
     return least[best] < least[usual] * (1 - 1.0 / LEAST_GAIN) ? best : usual;
 }
 
-void read_ways_measure(const Kernels *k) {
+/* Measures the first n classes of numbers of rows, as long as there is time. */
+static void measure_reads(const Kernels *k, ActForm form, int kind, int n, double end_s) {
     static const TensorType examples[READ_KINDS] = {TYPE_Q8_0, TYPE_Q4_K};
     static const int64_t n_rows[READ_ROWS] = {1, 2, 4};
-    double end = clock_cpu_s() + READ_CPU_S_MAX;
+    Trial t;
+    int64_t n_tiles = READ_BYTES / (int64_t)tile_size(examples[kind], N_IN);
+    bool opened = trial_open(&t, k, examples[kind], form, n_tiles * TILE_ROWS, n_rows[READ_ROWS - 1]);
+    for (int i = 0; opened && i < n && clock_cpu_s() < end_s; i++)
+        k->reads->of[form][kind][i] = (unsigned char)(1 + fastest_read(&t, n_rows[i]));
+    trial_close(&t);
+}
+
+void read_ways_measure(const Kernels *k) {
+    double end_s = clock_cpu_s() + READ_CPU_S_MAX;
     for (int kind = 0; kind < READ_KINDS; kind++) {
-        Trial t;
-        int64_t n_tiles = READ_BYTES / (int64_t)tile_size(examples[kind], N_IN);
-        bool opened = trial_open(&t, k, examples[kind], ACT_Q16, n_tiles * TILE_ROWS, n_rows[READ_ROWS - 1]);
-        for (int i = 0; opened && i < READ_ROWS; i++)
-            if (clock_cpu_s() < end) k->reads->of[kind][i] = (unsigned char)(1 + fastest_read(&t, n_rows[i]));
-        trial_close(&t);
+        measure_reads(k, ACT_Q16, kind, READ_ROWS, end_s);
+        memcpy(k->reads->of[ACT_Q8][kind], k->reads->of[ACT_Q16][kind], sizeof k->reads->of[ACT_Q8][kind]);
     }
+    for (int kind = 0; kind < READ_KINDS; kind++) measure_reads(k, ACT_Q8, kind, 1, end_s);
 }
 
 /* ---- pairs and tile instructions: what they share ---------------------------------------------------------------- */

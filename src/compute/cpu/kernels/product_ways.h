@@ -18,6 +18,7 @@ typedef struct ReadWay {
 enum {
     READ_WAYS = 9,
     READ_ROWS = 3,  /* classes of numbers of rows: one, two, more */
+    READ_FORMS = 2, /* forms of activations in blocks */
     READ_KINDS = 2, /* kinds of block types: Q8_0, which reads the most bytes for its work; all others */
 };
 
@@ -37,14 +38,14 @@ enum { READ_ONE = 0, READ_SEVERAL = 1 }; /* the defaults, for one row and for se
 
 /* The ways of reading that a table uses; all zeros are the defaults. */
 typedef struct ReadChoice {
-    unsigned char of[READ_KINDS][READ_ROWS]; /* 1 + the number of a way; 0: the default */
-    int forced;                              /* 1 + the number of a way that every product uses; 0: none */
+    unsigned char of[READ_FORMS][READ_KINDS][READ_ROWS]; /* 1 + the number of a way; 0: the default */
+    int forced;                                          /* 1 + the number of a way that every product uses; 0: none */
     bool is_measured;
 } ReadChoice;
 
 /* Returns the number of the way in which a product of n_rows rows reads. */
-int read_way(const ReadChoice *choice, TensorType type, int64_t n_rows);
-/* Writes the ways of reading that were chosen as a text of six lines. */
+int read_way(const ReadChoice *choice, TensorType type, ActForm form, int64_t n_rows);
+/* Writes the ways of reading that were chosen for 16-bit activations as a text of six lines. */
 enum { READ_TEXT_BYTES = 400 };
 void read_ways_text(const ReadChoice *choice, char out[READ_TEXT_BYTES]);
 
