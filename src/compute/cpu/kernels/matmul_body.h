@@ -10,8 +10,8 @@
  *
  * Unpacking is paid once for all rows, and the bytes come from memory once: as long as the byte products of all rows
  * take less time than the bytes of a slice, n rows cost what one row costs. The verification of a token tree depends on
- * that. With many rows a pass has a loop over them. With up to FEW_ROWS, each number of rows has a pass of its own,
- * because there the instructions around the products decide how fast the weights are read (pass_few).
+ * that. With many rows a pass has a loop over them. With up to FEW_ROWS, each number of rows has a pass of its own
+ * where that pays, because there the instructions around the products decide how fast the weights are read (pass_few).
  *
  * A block type needs no more than one column at a time: the dot products of different rows and slices are independent,
  * so that the CPU overlaps them. A plain type is a chain of fused multiply-adds, four cycles each; there the
@@ -29,6 +29,10 @@
 
 #include <math.h>
 #include <string.h>
+
+#if defined(TILES_IN_PAIRS)
+#define HAS_FEW_PASSES
+#endif
 
 enum {
     COLUMNS_PER_TILE = TILE_ROWS / LANES,
@@ -152,18 +156,6 @@ INLINE void add_all_rows(TensorType type, ActForm form, int64_t n_rows, const Un
     if (n_rows > r) add_rows(type, form, 1, u, x, x_stride, acc + r);
 }
 
-/* The same for a number of rows that is known when this is compiled. */
-INLINE void add_few_rows(TensorType type, ActForm form, int n_rows, const Unpacked *u, const unsigned char *x,
-                         size_t x_stride, Vf *acc) {
-#if defined(ACTS_ARE_WORDS)
-    const bool are_words = form == ACT_Q16;
-#else
-    const bool are_words = false;
-#endif
-    if (are_words || n_rows > ROWS_TOGETHER) add_all_rows(type, form, n_rows, u, x, x_stride, acc);
-    else add_rows(type, form, n_rows, u, x, x_stride, acc);
-}
-
 /* Multiplies one tile, or two in turns that are tile_bytes apart, with up to BLOCK_ROWS_MAX rows. The accumulators
  * are in the first cache; the ten or more vector operations between the load and the store of one hide both. */
 INLINE void pass_blocks(TensorType type, ActForm form, const Pass *p) {
@@ -192,6 +184,7 @@ INLINE void pass_blocks(TensorType type, ActForm form, const Pass *p) {
     }
 }
 
+#if defined(HAS_FEW_PASSES)
 /* Multiplies one tile, or two in turns, with a number of rows that is known when this is compiled.
  *
  * The problem. A CPU looks some hundred instructions ahead, and what it reads there is on its way while it computes. A
@@ -202,8 +195,9 @@ INLINE void pass_blocks(TensorType type, ActForm form, const Pass *p) {
  * The idea. Here accumulators are registers, two slices are one stretch of code, and only the length is a variable.
  *
  * When it loses: Q8_0 with two rows, or with 8-bit activations and more than one. It has the most bytes for its
- * products, and prefetches that come faster than the memory answers hold up the reads (uses_few). And each number of
- * rows is code of its own for each type. */
+ * products, and prefetches that come faster than the memory answers hold up the reads (passes_of). And each number
+ * of rows is code of its own for each type, 20 KB in all: so only tables in which a tile is one vector have it, and
+ * only for the types that are used most (EACH_FEW_TYPE). */
 INLINE void pass_few(TensorType type, ActForm form, int n_rows, int n_tiles, const Pass *p) {
     const int record_slices = (int)slice_forms[type].record_slices, n_columns = n_tiles * COLUMNS_PER_TILE;
     const ReadWay read = *p->read;
@@ -224,7 +218,7 @@ INLINE void pass_few(TensorType type, ActForm form, int n_rows, int n_tiles, con
                     unpack_codes(type, of_tile + codes_offset(type, s) + column * LANES * 4, u.w);
                     unpack_scales(type, of_tile + scales_offset(type, s), s % (int)slice_forms[type].scale_slices,
                                   column, &u);
-                    add_few_rows(type, form, n_rows, &u, x, x_stride, acc[c]);
+                    add_rows(type, form, n_rows, &u, x, x_stride, acc[c]);
                 }
             }
     UNROLL for (int c = 0; c < n_columns; c++) {
@@ -232,6 +226,7 @@ INLINE void pass_few(TensorType type, ActForm form, int n_rows, int n_tiles, con
         UNROLL for (int r = 0; r < n_rows; r++) v_store_n(p->y + r * p->y_stride + at, p->n_valid - at, acc[c][r]);
     }
 }
+#endif
 
 #if defined(TILES_IN_PAIRS)
 /* Passes that take two tiles at a time, for tables with 32 vectors.
@@ -374,6 +369,7 @@ INLINE void pass_plain(TensorType type, int n_rows, int n_columns, const Pass *p
 /* ---- a function for each block type, and for each plain type and number of rows ------------------ */
 
 typedef const PassFn BlockPasses[TYPE_COUNT][2]; /* [type][form of activations] */
+typedef const PassFn (*PassTable)[2];            /* to such an array */
 
 #define DEFINE_BLOCK_PASSES(type, ...) \
     static void pass_##type##_q16(const Pass *p) { pass_blocks(TYPE_##type, ACT_Q16, p); } \
@@ -382,10 +378,12 @@ typedef const PassFn BlockPasses[TYPE_COUNT][2]; /* [type][form of activations] 
 EACH_BLOCK_TYPE(DEFINE_BLOCK_PASSES)
 static BlockPasses block_passes = {EACH_BLOCK_TYPE(LIST_BLOCK_PASSES)};
 
+#if defined(HAS_FEW_PASSES)
+#define EACH_FEW_TYPE(X) X(Q4_0) X(Q8_0) X(Q4_K) X(Q5_K) X(Q6_K) X(MXFP4)
 #define DEFINE_FEW_PASS(type, rows, tiles) \
     static void few_##rows##_##tiles##_##type##_q16(const Pass *p) { pass_few(TYPE_##type, ACT_Q16, rows, tiles, p); } \
     static void few_##rows##_##tiles##_##type##_q8(const Pass *p) { pass_few(TYPE_##type, ACT_Q8, rows, tiles, p); }
-#define DEFINE_FEW_PASSES(type, ...) \
+#define DEFINE_FEW_PASSES(type) \
     DEFINE_FEW_PASS(type, 1, 1) \
     DEFINE_FEW_PASS(type, 1, 2) \
     DEFINE_FEW_PASS(type, 2, 1) \
@@ -393,18 +391,32 @@ static BlockPasses block_passes = {EACH_BLOCK_TYPE(LIST_BLOCK_PASSES)};
     DEFINE_FEW_PASS(type, 4, 1)
 #define LIST_FEW_PASS(type, rows, tiles) \
     [TYPE_##type] = {[ACT_Q16] = few_##rows##_##tiles##_##type##_q16, [ACT_Q8] = few_##rows##_##tiles##_##type##_q8},
-#define LIST_1_1(type, ...) LIST_FEW_PASS(type, 1, 1)
-#define LIST_1_2(type, ...) LIST_FEW_PASS(type, 1, 2)
-#define LIST_2_1(type, ...) LIST_FEW_PASS(type, 2, 1)
-#define LIST_3_1(type, ...) LIST_FEW_PASS(type, 3, 1)
-#define LIST_4_1(type, ...) LIST_FEW_PASS(type, 4, 1)
-EACH_BLOCK_TYPE(DEFINE_FEW_PASSES)
+#define LIST_1_1(type) LIST_FEW_PASS(type, 1, 1)
+#define LIST_1_2(type) LIST_FEW_PASS(type, 1, 2)
+#define LIST_2_1(type) LIST_FEW_PASS(type, 2, 1)
+#define LIST_3_1(type) LIST_FEW_PASS(type, 3, 1)
+#define LIST_4_1(type) LIST_FEW_PASS(type, 4, 1)
+EACH_FEW_TYPE(DEFINE_FEW_PASSES)
 _Static_assert(FEW_ROWS == 4, "the passes of few rows count to FEW_ROWS");
-static BlockPasses few_passes[FEW_ROWS] = {{EACH_BLOCK_TYPE(LIST_1_1)},
-                                           {EACH_BLOCK_TYPE(LIST_2_1)},
-                                           {EACH_BLOCK_TYPE(LIST_3_1)},
-                                           {EACH_BLOCK_TYPE(LIST_4_1)}}; /* [rows - 1] over one tile */
-static BlockPasses one_row_in_turns = {EACH_BLOCK_TYPE(LIST_1_2)};       /* one row over two tiles */
+static BlockPasses few_passes[FEW_ROWS] = {{EACH_FEW_TYPE(LIST_1_1)},
+                                           {EACH_FEW_TYPE(LIST_2_1)},
+                                           {EACH_FEW_TYPE(LIST_3_1)},
+                                           {EACH_FEW_TYPE(LIST_4_1)}}; /* [rows - 1] over one tile */
+static BlockPasses one_row_in_turns = {EACH_FEW_TYPE(LIST_1_2)};       /* one row over two tiles */
+
+/* Returns the passes over one tile, or over two, for so many rows. */
+static PassTable passes_of(const PackedMatrix *w, int n_rows, int n_tiles) {
+    bool loses = w->type == TYPE_Q8_0 && n_rows > 1 && (n_rows == 2 || w->act == ACT_Q8);
+    if (n_rows > FEW_ROWS || !few_passes[0][w->type][ACT_Q16] || loses) return block_passes;
+    if (n_tiles == 1) return few_passes[n_rows - 1];
+    return n_rows == 1 ? one_row_in_turns : block_passes;
+}
+#else
+static PassTable passes_of(const PackedMatrix *w, int n_rows, int n_tiles) {
+    (void)w, (void)n_rows, (void)n_tiles;
+    return block_passes;
+}
+#endif
 
 #if defined(TILES_IN_PAIRS)
 #define DEFINE_PAIR_PASSES(type, ...) \
@@ -445,17 +457,10 @@ static void mul_block_tile(const PackedMatrix *w, const BlockPasses passes, Pass
     passes[w->type][w->act](&p);
 }
 
-/* Returns whether so many rows are multiplied by pass_few. */
-static bool uses_few(const PackedMatrix *w, int n_rows) {
-    if (n_rows == 1 || w->type != TYPE_Q8_0) return n_rows <= FEW_ROWS;
-    return n_rows > 2 && n_rows <= FEW_ROWS && w->act == ACT_Q16;
-}
-
 /* Multiplies tiles [begin, end) of a block type; p is complete except for its place in the matrix. */
 static void mul_blocks(const PackedMatrix *w, Pass p, int64_t begin, int64_t end) {
     int64_t t = begin, half = (end - begin) / 2;
-    const PassFn(*one_tile)[2] = uses_few(w, p.n_rows) ? few_passes[p.n_rows - 1] : block_passes;
-    const PassFn(*two_tiles)[2] = p.n_rows == 1 ? one_row_in_turns : block_passes;
+    PassTable one_tile = passes_of(w, p.n_rows, 1), two_tiles = passes_of(w, p.n_rows, 2);
 #if defined(TILES_IN_PAIRS)
     if (takes_pairs(&pair_choice, w->type, w->act, p.n_rows))
         for (; t + 2 <= end; t += 2) mul_block_tile(w, pair_passes, p, t, 1);
