@@ -30,10 +30,6 @@
 #include <math.h>
 #include <string.h>
 
-#if defined(TILES_IN_PAIRS)
-#define HAS_FEW_PASSES
-#endif
-
 enum {
     COLUMNS_PER_TILE = TILE_ROWS / LANES,
     HALF_TILES_MIN = 4, /* two halves take turns only if each has at least this many tiles */
@@ -184,7 +180,7 @@ INLINE void pass_blocks(TensorType type, ActForm form, const Pass *p) {
     }
 }
 
-#if defined(HAS_FEW_PASSES)
+#if defined(TILES_IN_PAIRS)
 /* Multiplies one tile, or two in turns, with a number of rows that is known when this is compiled.
  *
  * The problem. A CPU looks some hundred instructions ahead, and what it reads there is on its way while it computes. A
@@ -196,35 +192,31 @@ INLINE void pass_blocks(TensorType type, ActForm form, const Pass *p) {
  *
  * When it loses: Q8_0 with two rows, or with 8-bit activations and more than one. It has the most bytes for its
  * products, and prefetches that come faster than the memory answers hold up the reads (passes_of). And each number
- * of rows is code of its own for each type, 20 KB in all: so only tables in which a tile is one vector have it, and
- * only for the types that are used most (EACH_FEW_TYPE). */
+ * of rows is code of its own for each type, 20 KB in all: so only tables with 32 vectors have it, in which a tile is
+ * one column, and only for the types that are used most (EACH_FEW_TYPE). */
 INLINE void pass_few(TensorType type, ActForm form, int n_rows, int n_tiles, const Pass *p) {
-    const int record_slices = (int)slice_forms[type].record_slices, n_columns = n_tiles * COLUMNS_PER_TILE;
+    const int record_slices = (int)slice_forms[type].record_slices;
+    const int scale_slices = (int)slice_forms[type].scale_slices;
     const ReadWay read = *p->read;
     const unsigned char *record = p->tile, *x = p->x;
     int64_t n_slices = tile_n_slices(type, p->n_in);
-    size_t apart = p->tile_bytes, x_stride = p->x_stride;
-    Vf acc[2 * COLUMNS_PER_TILE][FEW_ROWS];
-    UNROLL for (int c = 0; c < n_columns; c++) UNROLL for (int r = 0; r < n_rows; r++) acc[c][r] = v_zero();
+    Vf acc[2][FEW_ROWS];
+    UNROLL for (int t = 0; t < n_tiles; t++) UNROLL for (int r = 0; r < n_rows; r++) acc[t][r] = v_zero();
     for (int64_t i = 0; i < n_slices; i += record_slices, record += record_bytes(type))
         for (int pair = 0; pair < record_slices; pair += 2)
             UNROLL for (int s = pair; s < pair + 2; s++, x += act_block_bytes(form)) {
                 if (s >= record_slices || i + s >= n_slices) break;
-                UNROLL for (int c = 0; c < n_columns; c++) {
-                    const unsigned char *of_tile = record + (c < COLUMNS_PER_TILE ? 0 : apart);
-                    const int column = c % COLUMNS_PER_TILE;
-                    if (column == 0) prefetch_record(type, &read, of_tile, s);
+                UNROLL for (int t = 0; t < n_tiles; t++) {
+                    const unsigned char *of_tile = t ? record + p->tile_bytes : record;
                     Unpacked u;
-                    unpack_codes(type, of_tile + codes_offset(type, s) + column * LANES * 4, u.w);
-                    unpack_scales(type, of_tile + scales_offset(type, s), s % (int)slice_forms[type].scale_slices,
-                                  column, &u);
-                    add_rows(type, form, n_rows, &u, x, x_stride, acc[c]);
+                    prefetch_record(type, &read, of_tile, s);
+                    unpack_codes(type, of_tile + codes_offset(type, s), u.w);
+                    unpack_scales(type, of_tile + scales_offset(type, s), s % scale_slices, 0, &u);
+                    add_rows(type, form, n_rows, &u, x, p->x_stride, acc[t]);
                 }
             }
-    UNROLL for (int c = 0; c < n_columns; c++) {
-        int64_t at = c / COLUMNS_PER_TILE * p->y_apart + c % COLUMNS_PER_TILE * LANES;
-        UNROLL for (int r = 0; r < n_rows; r++) v_store_n(p->y + r * p->y_stride + at, p->n_valid - at, acc[c][r]);
-    }
+    UNROLL for (int t = 0; t < n_tiles; t++) UNROLL for (int r = 0; r < n_rows; r++)
+        v_store_n(p->y + r * p->y_stride + t * p->y_apart, p->n_valid - t * p->y_apart, acc[t][r]);
 }
 #endif
 
@@ -378,7 +370,7 @@ typedef const PassFn (*PassTable)[2];            /* to such an array */
 EACH_BLOCK_TYPE(DEFINE_BLOCK_PASSES)
 static BlockPasses block_passes = {EACH_BLOCK_TYPE(LIST_BLOCK_PASSES)};
 
-#if defined(HAS_FEW_PASSES)
+#if defined(TILES_IN_PAIRS)
 #define EACH_FEW_TYPE(X) X(Q4_0) X(Q8_0) X(Q4_K) X(Q5_K) X(Q6_K) X(MXFP4)
 #define DEFINE_FEW_PASS(type, rows, tiles) \
     static void few_##rows##_##tiles##_##type##_q16(const Pass *p) { pass_few(TYPE_##type, ACT_Q16, rows, tiles, p); } \
