@@ -35,7 +35,8 @@
  *
  * Cost. A forward of n rows over L layers with attention and a dense part has 4 L + 2 exchanges. With n_in inputs of o,
  * n_ff of down, and a(n) bytes of n activations, they carry n (4 n_embd + L (a(n_in) + a(n_ff) + 8 n_embd)) bytes and
- * the logits. Proof: tests/compute/test_ranks.c. */
+ * the logits. Over a slow network up to 3 L exchanges go as two messages each (put_split_exchange). Proof:
+ * tests/compute/test_ranks.c and test_ranks_exchanges.c. */
 #include "compute/cpu/cpu_ops.h"
 #include "base/gumbel_row.h"
 #include "base/mem.h"
