@@ -142,7 +142,8 @@ static void write_stages(CpuContext *c, int n) {
                                .later = later,
                                .later_bytes = later_bytes};
         const PackedMatrix *first = op->products[0].m;
-        bool is_second_half = i >= 2 && first == c->ops[i - 2].products[0].m; /* of the same product */
+        /* the second half of a product, after the operation that sends the first */
+        bool is_second_half = i >= 2 && c->ops[i - 2].n_rows && first == c->ops[i - 2].products[0].m;
         if (op->n_rows == 0 || is_second_half) continue;
         later = (const char *)first->data + (size_t)near_share(c, first).first * first->tile_bytes, later_bytes = 0;
         for (int k = 0; k < op->n_products; k++)

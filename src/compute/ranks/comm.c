@@ -255,22 +255,23 @@ static void receive_parts(Comm *c, const CommPart *parts, CommPieceFn piece, con
     slow_down(c, sent_s, n_received);
 }
 
-/* Counts an exchange. Returns the bytes of its longest part. */
-static size_t count(const Comm *c, const CommPart *parts, int64_t *n_calls, int64_t *n_bytes) {
+static size_t longest_of(const Comm *c, const CommPart *parts) {
     size_t longest = 0;
-    for (int i = 0; i < c->transport->n_ranks; i++) {
-        longest = max_size(longest, bytes_of(parts[i]));
-        *n_bytes += (int64_t)bytes_of(parts[i]);
-    }
-    *n_calls += longest > 0;
+    for (int i = 0; i < c->transport->n_ranks; i++) longest = max_size(longest, bytes_of(parts[i]));
     return longest;
+}
+
+static void count(const Comm *c, const CommPart *parts, int64_t *n_calls, int64_t *n_bytes) {
+    for (int i = 0; i < c->transport->n_ranks; i++) *n_bytes += (int64_t)bytes_of(parts[i]);
+    *n_calls += longest_of(c, parts) > 0;
 }
 
 /* Exchanges the parts and adds them to what is counted. */
 static void exchange_all(Comm *c, const CommPart *parts, CommPieceFn piece, const void *ctx, bool to_all,
                          int64_t *n_calls, int64_t *n_bytes) {
     double start_s = clock_s();
-    size_t longest = count(c, parts, n_calls, n_bytes);
+    size_t longest = longest_of(c, parts);
+    count(c, parts, n_calls, n_bytes);
     for (size_t from = 0; from < longest && !has_ended(c->transport); from += TRANSPORT_BYTES)
         if (send_part(c, parts, piece, ctx, from, to_all)) receive_parts(c, parts, piece, ctx, from, to_all, clock_s());
     c->counts.seconds += clock_s() - start_s;
@@ -284,7 +285,8 @@ void comm_gather_begin(Comm *c, const CommPart *parts, CommPieceFn piece, const 
     double start_s = clock_s();
     CommCounts *n = &c->counts;
     if (c->n_begun == 0) count(c, parts, &n->n_early_gathers, &n->n_early_bytes);
-    size_t longest = count(c, parts, &n->n_gathers, &n->n_gather_bytes);
+    count(c, parts, &n->n_gathers, &n->n_gather_bytes);
+    size_t longest = longest_of(c, parts);
     fr_assert(longest <= TRANSPORT_BYTES && c->n_begun < MOST_BEGUN);
     if (longest > 0) send_part(c, parts, piece, ctx, 0, true);
     c->begun_s[c->n_begun++] = clock_s();
@@ -294,7 +296,7 @@ void comm_gather_begin(Comm *c, const CommPart *parts, CommPieceFn piece, const 
 void comm_gather_end(Comm *c, const CommPart *parts, CommPieceFn piece, const void *ctx) {
     double start_s = clock_s(), begun_s = c->begun_s[0];
     c->begun_s[0] = c->begun_s[1], c->n_begun--;
-    if (count(c, parts, &(int64_t){0}, &(int64_t){0}) > 0) receive_parts(c, parts, piece, ctx, 0, true, begun_s);
+    if (longest_of(c, parts) > 0) receive_parts(c, parts, piece, ctx, 0, true, begun_s);
     c->counts.seconds += clock_s() - start_s;
 }
 
