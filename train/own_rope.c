@@ -1,5 +1,6 @@
 /* own_rope.c - the rope of a drafter whose layers are not the target's: read from the file that a training goes on
  * from, and written to the new file. */
+#include "draft/learned/layer_entries.h"
 #include "train/nets.h"
 
 #include <stdio.h>
@@ -7,26 +8,17 @@
 
 /* ---- reading ---------------------------------------------------------------------------------------------- */
 
-static int check_factors(const DrafterFile *f, const char *name, const float *factors, int32_t n, fr_error *err) {
-    for (int32_t i = 0; i < n; i++)
-        if (!(factors[i] > 0))
-            return error_set(err, FR_ERR_FORMAT, "%s: tensor %s has a number that is not above 0", gguf_path(f->gguf),
-                             name);
-    return FR_OK;
-}
-
 int own_rope_read(Rope *rope, const float **kept, DrafterFile *f, const char *name, const RopeParams *params,
                   Arena *arena, fr_error *err) {
     float *factors = NULL, *copy = NULL;
-    int32_t n = params->n_rot / 2;
+    int64_t n = params->n_rot / 2;
     *kept = NULL;
-    if (!drafter_file_has(f, name)) return rope_init(rope, params, NULL, err);
-    int status = drafter_file_vector(f, name, n, &factors, err);
-    if (!status) status = check_factors(f, name, factors, n, err);
+    int status = own_rope_open(rope, f, params, name, err);
+    if (status || !drafter_file_has(f, name)) return status;
+    status = drafter_file_vector(f, name, n, &factors, err);
     if (!status) status = arena_take(arena, (const ArenaItem[]){ARENA_ITEM(&copy, n)}, 1, name, err);
     if (!status) memcpy(copy, factors, (size_t)n * sizeof *copy);
     *kept = copy;
-    if (!status) status = rope_init(rope, params, factors, err);
     mem_free(factors);
     return status;
 }

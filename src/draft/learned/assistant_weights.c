@@ -162,7 +162,7 @@ static int check_rope(Assistant *a, fr_error *err) {
     Rope own = {.freqs = NULL};
     bool is_same = true;
     if (!drafter_file_has(&l->file, ASSISTANT_ROPE_FACTORS)) return FR_OK;
-    int status = own_rope_open(&own, l, p, ASSISTANT_ROPE_FACTORS, err);
+    int status = own_rope_open(&own, &l->file, p, ASSISTANT_ROPE_FACTORS, err);
     for (int32_t i = 0; i < p->n_rot / 2 && !status; i++)
         is_same = is_same && p->n_rot == of_target->params.n_rot && own.freqs[i] == of_target->freqs[i];
     rope_free(&own);

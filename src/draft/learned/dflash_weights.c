@@ -154,7 +154,7 @@ int dflash_read_weights(Dflash *d, fr_error *err) {
     if (!status) status = token_selector_open(&d->selector, l, h->n_embd, d->keys.selector_top, err);
     if (!status) status = drafter_file_matrix(&l->file, fc_name, n_streams, h->n_embd, &fc, err);
     if (!status) status = l->backend->linear_open(&d->fc, l->device, l->weights, fc, NULL, d->max_rows, err);
-    if (!status) status = own_rope_open(&d->rope, l, &h->rope, DFLASH_ROPE_FACTORS, err);
+    if (!status) status = own_rope_open(&d->rope, &l->file, &h->rope, DFLASH_ROPE_FACTORS, err);
     if (status) return status;
     m->layers = d->specs;
     m->ropes[0] = d->rope;

@@ -159,7 +159,7 @@ static int read_vectors(Eagle3 *e, const Hparams *h, fr_error *err) {
     int status = FR_OK;
     for (size_t i = 0; i < sizeof vectors / sizeof *vectors && !status; i++)
         if (vectors[i].is_there) status = drafter_file_vector(f, vectors[i].name, vectors[i].n, vectors[i].out, err);
-    return status ? status : own_rope_open(&e->rope, &e->eagle.learned, &h->rope, EAGLE3_ROPE_FACTORS, err);
+    return status ? status : own_rope_open(&e->rope, &e->eagle.learned.file, &h->rope, EAGLE3_ROPE_FACTORS, err);
 }
 
 /* Reads what the attention of layer i may have in addition. */

@@ -53,14 +53,14 @@ int stream_list_ask(const StreamList *list, bool counts_outputs, const LearnedDr
 
 /* ---- rope ------------------------------------------------------------------------------------------- */
 
-int own_rope_open(Rope *rope, LearnedDrafter *d, const RopeParams *params, const char *name, fr_error *err) {
+int own_rope_open(Rope *rope, DrafterFile *f, const RopeParams *params, const char *name, fr_error *err) {
     float *factors = NULL;
     int64_t n = params->n_rot / 2;
-    int status = drafter_file_has(&d->file, name) ? drafter_file_vector(&d->file, name, n, &factors, err) : FR_OK;
+    int status = drafter_file_has(f, name) ? drafter_file_vector(f, name, n, &factors, err) : FR_OK;
     for (int64_t i = 0; factors && i < n && !status; i++)
         if (!(factors[i] > 0))
-            status = error_set(err, FR_ERR_FORMAT, "%s: tensor %s has a number that is not above 0",
-                               gguf_path(d->file.gguf), name);
+            status = error_set(err, FR_ERR_FORMAT, "%s: tensor %s has a number that is not above 0", gguf_path(f->gguf),
+                               name);
     if (!status) status = rope_init(rope, params, factors, err);
     mem_free(factors);
     return status;

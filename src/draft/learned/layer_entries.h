@@ -213,6 +213,6 @@ typedef struct OwnEmbedding {
 int own_embedding_read(OwnEmbedding *e, LearnedDrafter *d, const char *name, int64_t n_embd, fr_error *err);
 void own_embedding_close(OwnEmbedding *e);
 /* Makes a rope, whose frequencies are divided by the tensor `name` [n_rot / 2] if the file has it. */
-int own_rope_open(Rope *rope, LearnedDrafter *d, const RopeParams *params, const char *name, fr_error *err);
+int own_rope_open(Rope *rope, DrafterFile *f, const RopeParams *params, const char *name, fr_error *err);
 
 #endif
