@@ -144,7 +144,14 @@ static int64_t own_at(const UnrollAttention *s, UnrollBlock b, int64_t i) {
     return (b.first + i) * kv_width(s) + b.kv_at;
 }
 
-static void unroll_forward_block(real *out, real *probs, const real *q, const UnrollAttention *s, UnrollBlock b) {
+/* Lets a further score take a part of a softmax: p [n] is multiplied by the rest. */
+static void make_room(real *p, int64_t n, real log_sum, real score) {
+    real rest = 1 / (1 + real_exp(score - log_sum));
+    for (int64_t i = 0; i < n; i++) p[i] *= rest;
+}
+
+static void unroll_forward_block(real *out, real *probs, const real *q, const UnrollAttention *s, int64_t head,
+                                 UnrollBlock b) {
     real c = 1 / sqrt((real)s->head_dim), *p = probs + b.p_at;
     real_gemm(false, true, b.n, b.n_keys, s->head_dim, c, q + b.q_at, q_width(s), s->k + b.kv_at, kv_width(s), false, p,
               p_width(s));
@@ -153,7 +160,8 @@ static void unroll_forward_block(real *out, real *probs, const real *q, const Un
         const real *query = q + b.q_at + i * q_width(s);
         for (int64_t j = 0; j < s->n_own; j++)
             p[n_seen + j] = c * real_dot(query, s->own_k[j] + own_at(s, b, i), s->head_dim);
-        real_softmax(p + begin, p + begin, n_seen - begin + s->n_own);
+        real log_sum = real_softmax(p + begin, p + begin, n_seen - begin + s->n_own);
+        if (s->sinks) make_room(p + begin, n_seen - begin + s->n_own, log_sum, s->sinks[head]);
         memmove(p + s->n_keys, p + n_seen, (size_t)s->n_own * sizeof *p);
         for (int64_t j = 0; j < begin; j++) p[j] = 0;
         for (int64_t j = n_seen; j < b.n_keys; j++) p[j] = 0;
@@ -170,14 +178,18 @@ static void unroll_forward_block(real *out, real *probs, const real *q, const Un
 void unroll_attention_forward(real *out, real *probs, const real *q, const UnrollAttention *s) {
     for (int64_t head = 0; head < s->n_head; head++)
         for (int64_t first = 0; first < s->n_rows; first += UNROLL_BLOCK)
-            unroll_forward_block(out, probs, q, s, unroll_block_of(s, head, first));
+            unroll_forward_block(out, probs, q, s, head, unroll_block_of(s, head, first));
 }
 
-/* ds: [n][p_width]: dP of the block, turned into dS in place */
-static void softmax_back(real *ds, const real *p, const UnrollAttention *s, UnrollBlock b) {
+/* ds: [n][p_width]: dP of the block, turned into dS in place. dsink: the derivative of the sink is added there; NULL:
+ * there is none. A sink's value is 0, so that it takes no part in the sum. */
+static void softmax_back(real *ds, const real *p, real *dsink, const UnrollAttention *s, UnrollBlock b) {
     for (int64_t i = 0; i < b.n; i++, ds += p_width(s), p += p_width(s)) {
-        real *own = ds + s->n_keys, mean = real_dot(p, ds, b.n_keys);
+        real *own = ds + s->n_keys, mean = real_dot(p, ds, b.n_keys), of_sink = 1;
         for (int64_t j = 0; j < s->n_own; j++) mean += p[s->n_keys + j] * own[j];
+        for (int64_t j = 0; dsink && j < b.n_keys; j++) of_sink -= p[j];
+        for (int64_t j = 0; dsink && j < s->n_own; j++) of_sink -= p[s->n_keys + j];
+        if (dsink) *dsink -= of_sink * mean;
         for (int64_t j = 0; j < b.n_keys; j++) ds[j] = p[j] * (ds[j] - mean);
         for (int64_t j = 0; j < s->n_own; j++) own[j] = p[s->n_keys + j] * (own[j] - mean);
     }
@@ -208,8 +220,9 @@ static void own_keys_back(real *dq, real *const *own_dk, const real *q, const re
     }
 }
 
-void unroll_attention_backward(real *dq, real *dk, real *dv, real *const *own_dk, real *const *own_dv, const real *dout,
-                               const real *probs, const real *q, real *scratch, const UnrollAttention *s) {
+void unroll_attention_backward(real *dq, real *dk, real *dv, real *const *own_dk, real *const *own_dv, real *dsinks,
+                               const real *dout, const real *probs, const real *q, real *scratch,
+                               const UnrollAttention *s) {
     int64_t Q = q_width(s), K = kv_width(s), W = p_width(s), dim = s->head_dim;
     real c = 1 / sqrt((real)dim);
     for (int64_t head = 0; head < s->n_head; head++)
@@ -219,7 +232,7 @@ void unroll_attention_backward(real *dq, real *dk, real *dv, real *const *own_dk
             if (dv) real_gemm(true, false, b.n_keys, dim, b.n, 1, p, W, dout + b.q_at, Q, true, dv + b.kv_at, K);
             real_gemm(false, true, b.n, b.n_keys, dim, 1, dout + b.q_at, Q, s->v + b.kv_at, K, false, scratch, W);
             own_values_back(own_dv, dout, probs, scratch, s, b);
-            softmax_back(scratch, p, s, b);
+            softmax_back(scratch, p, dsinks ? dsinks + head : NULL, s, b);
             real_gemm(false, false, b.n, dim, b.n_keys, c, scratch, W, s->k + b.kv_at, K, true, dq + b.q_at, Q);
             if (dk) real_gemm(true, false, b.n_keys, dim, b.n, c, scratch, W, q + b.q_at, Q, true, dk + b.kv_at, K);
             own_keys_back(dq, own_dk, q, scratch, c, s, b);

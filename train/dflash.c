@@ -147,7 +147,7 @@ static int set_parts(fr_error *err) {
         net.selector_rank = settings.selector_rank;
         net.selector_top = settings.selector_top ? settings.selector_top : 16;
     }
-    if (net.selector_top > net.V) net.selector_top = net.V;
+    if (net.selector_top > dflash_n_own(&net)) net.selector_top = dflash_n_own(&net);
     net.selector_weight = settings.selector_weight;
     net.adds_markov = net.markov == MARKOV_NONE;
     if (net.adds_markov) {
@@ -196,7 +196,6 @@ static int plan_new(const FrozenTarget *target, fr_error *err) {
 static int check_form(const DrafterFile *f, const Hparams *h, fr_error *err) {
     const char *what = NULL;
     if (keys.window > 0 && keys.window <= keys.block) what = "a window that is not longer than a block";
-    if (keys.logit_scale > 0 || keys.logit_cap >= 0) what = "a scale or a bound of its own for logits";
     if (h->n_embd != net.C) what = "another width than its target";
     if (keys.conv_taps > keys.block) what = "convolutions that are longer than a block";
     if (keys.block > DFLASH_MAX_BLOCK) what = "more than 16 slots in a block";
@@ -253,11 +252,34 @@ static int read_markov(const DrafterFile *f, fr_error *err) {
     return FR_OK;
 }
 
+/* Reads the vocabulary, the embedding, and what belongs to the LM head. */
+static int read_head(DrafterFile *f, const Hparams *target, fr_error *err) {
+    int status = own_vocabulary_read(&net.own, &net.loss, f, net.V, net.C, &arena, err);
+    if (status) return status;
+    net.has_own_output = drafter_file_has(f, DFLASH_OUTPUT) || net.own.tokens;
+    net.logit_scale = keys.logit_scale;
+    net.logit_cap = keys.logit_cap;
+    net.has_logit_cap = keys.logit_cap >= 0;
+    if (net.has_own_output) net.loss.logit_cap = 0;
+    if (keys.logit_scale > 0)
+        net.loss.logit_factor = (double)keys.logit_scale / (net.has_own_output ? 1 : (double)target->logit_scale);
+    if (net.has_logit_cap) net.loss.logit_cap = keys.logit_cap;
+    if (!net.has_own_output || settings.drafter.n_head_tokens == 0) return FR_OK;
+    return error_set(err, FR_ERR_ARGUMENT,
+                     "--head-tokens: is for drafters that use the target's LM head, and %s has its own: leave it out",
+                     gguf_path(f->gguf));
+}
+
+/* Returns whether the first layer has a tensor; all layers have the same ones. */
+static bool first_layer_has(const DrafterFile *f, const char *format) {
+    char name[64];
+    snprintf(name, sizeof name, format, 0);
+    return drafter_file_has(f, name);
+}
+
 static int plan_init(const TrainArgs *a, const FrozenTarget *target, fr_error *err) {
     DrafterFile f;
     Hparams h;
-    char q_norm[64];
-    snprintf(q_norm, sizeof q_norm, DFLASH_LAYER, 0, DFLASH_Q_NORM);
     int status = drafter_file_open(&f, a->init, "dflash", target->model, err);
     if (!status) status = dflash_read_keys(&h, &keys, &f, target->model, err);
     if (!status) status = check_form(&f, &h, err);
@@ -271,8 +293,12 @@ static int plan_init(const TrainArgs *a, const FrozenTarget *target, fr_error *e
         net.windows_are_causal = keys.windows_are_causal;
         memcpy(net.has_window, keys.has_window, sizeof net.has_window);
         net.embedding_scale = keys.embedding_scale;
-        net.has_head_norms = drafter_file_has(&f, q_norm);
-        status = read_selector(&f, err);
+        net.has_head_norms = first_layer_has(&f, DFLASH_WEIGHT(DFLASH_Q_NORM));
+        net.has_sinks = first_layer_has(&f, DFLASH_WEIGHT(DFLASH_SINKS));
+        net.has_biases = first_layer_has(&f, DFLASH_BIAS(DFLASH_ATTN_Q));
+        net.has_output_bias = first_layer_has(&f, DFLASH_BIAS(DFLASH_ATTN_OUTPUT));
+        status = read_head(&f, &target->model->hparams, err);
+        if (!status) status = read_selector(&f, err);
         if (!status) status = read_markov(&f, err);
         if (!status) status = set_parts(err);
     }
@@ -314,7 +340,7 @@ static int open_dflash(Trainer **out, const TrainArgs *a, const Gguf *source, ch
                       .n_anchors = settings.n_anchors,
                       .embedding_scale = h->embedding_scale,
                       .rope = &rope,
-                      .loss = settings.drafter.loss};
+                      .loss = train_drafter_loss(&settings.drafter, &target, true)};
     keys = (DflashKeys){0};
     status = a->init ? plan_init(a, &target, err) : plan_new(&target, err);
     net.layers = keys.streams.layers;
@@ -325,11 +351,12 @@ static int open_dflash(Trainer **out, const TrainArgs *a, const Gguf *source, ch
     }
     DrafterSettings drafter = settings.drafter;
     drafter.loss = net.loss;
+    uint64_t layers = hash64(keys.streams.layers, (size_t)keys.streams.n * sizeof *keys.streams.layers, 0);
+    if (net.own.map) layers = hash64(net.own.map, (size_t)net.loss.n_own * sizeof *net.own.map, layers);
     snprintf(signature, n_signature,
              "dflash depth=%d block=%d ff=%d mask-token=%d anchors=%d slot-decay=%.17g layers=%016llx", net.n_layer,
              net.block, net.n_ff, net.mask, net.n_anchors,
-             settings.slot_decay > 0 ? settings.slot_decay : net.block / 2.0,
-             (unsigned long long)hash64(keys.streams.layers, (size_t)keys.streams.n * sizeof *keys.streams.layers, 0));
+             settings.slot_decay > 0 ? settings.slot_decay : net.block / 2.0, (unsigned long long)layers);
     add_parts(signature, n_signature);
     return train_drafter_open(out, &target, &dflash_net_class, &net, &drafter, a, signature, n_signature, err);
 }
@@ -343,8 +370,8 @@ const TrainMethod train_dflash = {
              "states after several layers, and predict the next tokens in one forward.",
     .notes =
         "Best trained on the target's own answers (forerun distill-data). --init also takes a published drafter, as a "
-        "GGUF file of llama.cpp or after forerun import-drafter dflash, if it has no vocabulary or LM head of its "
-        "own. --conv-taps and --selector-rank make the parts of DFlash 2, --markov and --confidence "
+        "GGUF file of llama.cpp or after forerun import-drafter dflash. --conv-taps and --selector-rank make the parts "
+        "of DFlash 2, --markov and --confidence "
         "the heads of DSpark, also for a drafter of --init that has none. The file is in llama.cpp's layout.",
     .examples = "  forerun train dflash -m target.gguf --data answers.jsonl -o dflash.gguf\n"
                 "  forerun run -m target.gguf -p \"Once upon a time\" --draft dflash:file=dflash.gguf\n",

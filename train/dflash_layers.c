@@ -6,15 +6,52 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { ATTN_NORM, ATTN_Q, ATTN_K, ATTN_V, ATTN_OUTPUT, FFN_NORM, FFN_GATE, FFN_UP, FFN_DOWN, Q_NORM, K_NORM, OF_LAYER };
+/* The tensors of a layer; some drafters do not have those from Q_NORM on. */
+enum {
+    ATTN_NORM,
+    ATTN_Q,
+    ATTN_K,
+    ATTN_V,
+    ATTN_OUTPUT,
+    FFN_NORM,
+    FFN_GATE,
+    FFN_UP,
+    FFN_DOWN,
+    Q_NORM,
+    K_NORM,
+    SINKS,
+    Q_BIAS,
+    K_BIAS,
+    V_BIAS,
+    O_BIAS,
+    LAYER_SLOTS
+};
 
 static int64_t q_dim(const DflashNet *n) { return (int64_t)n->n_head * n->head_dim; }
 static int64_t kv_dim(const DflashNet *n) { return (int64_t)n->n_head_kv * n->head_dim; }
 static int64_t streams_width(const DflashNet *n) { return (int64_t)n->n_streams * n->C; }
 
-/* The tensors of a layer are those of the enumeration, of which the last two may be missing, then those of the
- * convolutions around attention and around the feed-forward part. */
-static int32_t first_conv(const DflashNet *n) { return n->has_head_norms ? OF_LAYER : Q_NORM; }
+static bool layer_has(const DflashNet *n, int32_t slot) {
+    if (slot == Q_NORM || slot == K_NORM) return n->has_head_norms;
+    if (slot == SINKS) return n->has_sinks;
+    if (slot >= Q_BIAS && slot <= V_BIAS) return n->has_biases;
+    return slot != O_BIAS || n->has_output_bias;
+}
+
+/* Returns the place of a slot among the tensors of a layer. */
+static int32_t i_of_slot(const DflashNet *n, int32_t slot) {
+    int32_t place = 0;
+    for (int32_t i = 0; i < slot; i++) place += layer_has(n, i);
+    return place;
+}
+
+/* Returns the tensor of a slot, or its derivatives; NULL: there is none. */
+static real *of_slot(const DflashNet *n, real *const *w, int32_t slot) {
+    return layer_has(n, slot) ? w[i_of_slot(n, slot)] : NULL;
+}
+
+/* After the tensors of the slots come those of the convolutions around attention and around the feed-forward part. */
+static int32_t first_conv(const DflashNet *n) { return i_of_slot(n, LAYER_SLOTS); }
 static int32_t ffn_conv(const DflashNet *n) { return first_conv(n) + CONV_TENSORS; }
 int32_t dflash_n_of_layer(const DflashNet *n) { return first_conv(n) + (n->conv_taps ? 2 * CONV_TENSORS : 0); }
 
@@ -28,7 +65,7 @@ NetTensor dflash_tensor_of_layer(const DflashNet *n, int32_t layer, int32_t i) {
         int64_t n_rows, n;
         NetStart start;
         double std;
-    } all[OF_LAYER] = {
+    } all[LAYER_SLOTS] = {
         [ATTN_NORM] = {DFLASH_ATTN_NORM, LAYER_ATTN_NORM, 0, C, NET_LAYER, 0},
         [ATTN_Q] = {DFLASH_ATTN_Q, LAYER_ATTN_Q, Q, C, qk, 0.02},
         [ATTN_K] = {DFLASH_ATTN_K, LAYER_ATTN_K, K, C, qk, 0.02},
@@ -40,15 +77,23 @@ NetTensor dflash_tensor_of_layer(const DflashNet *n, int32_t layer, int32_t i) {
         [FFN_DOWN] = {DFLASH_FFN_DOWN, LAYER_FFN_DOWN, C, F, NET_LAYER, 0.02},
         [Q_NORM] = {DFLASH_Q_NORM, DFLASH_Q_NORM ".weight", 0, D, NET_LAYER, 0},
         [K_NORM] = {DFLASH_K_NORM, DFLASH_K_NORM ".weight", 0, D, NET_LAYER, 0},
+        [SINKS] = {DFLASH_SINKS, NULL, 0, n->n_head, NET_ZEROS, 0},
+        [Q_BIAS] = {DFLASH_ATTN_Q, NULL, 0, Q, NET_ZEROS, 0},
+        [K_BIAS] = {DFLASH_ATTN_K, NULL, 0, K, NET_ZEROS, 0},
+        [V_BIAS] = {DFLASH_ATTN_V, NULL, 0, K, NET_ZEROS, 0},
+        [O_BIAS] = {DFLASH_ATTN_OUTPUT, NULL, 0, C, NET_ZEROS, 0},
     };
+    int32_t slot = 0;
     if (i >= ffn_conv(n)) return dflash_conv_tensor(n, layer, "ffn", i - ffn_conv(n));
     if (i >= first_conv(n)) return dflash_conv_tensor(n, layer, "attn", i - first_conv(n));
-    NetTensor t = {.n_rows = all[i].n_rows,
-                   .n = all[i].n,
-                   .start = all[i].start,
-                   .std = all[i].std,
-                   .suffix = all[i].suffix};
-    snprintf(t.name, sizeof t.name, DFLASH_LAYER, layer, all[i].name);
+    while (!layer_has(n, slot) || i_of_slot(n, slot) < i) slot++;
+    NetTensor t = {.n_rows = all[slot].n_rows,
+                   .n = all[slot].n,
+                   .start = all[slot].start,
+                   .std = all[slot].std,
+                   .suffix = all[slot].suffix};
+    if (slot >= Q_BIAS) snprintf(t.name, sizeof t.name, DFLASH_BIAS("%s"), layer, all[slot].name);
+    else snprintf(t.name, sizeof t.name, DFLASH_LAYER, layer, all[slot].name);
     return t;
 }
 
@@ -149,8 +194,8 @@ static int64_t n_slots(const DflashNet *n, const DflashActs *a) { return (int64_
 
 /* How the slots of one place in their blocks attend. Arrays of slots begin at the first row of each place. With a
  * window, a slot sees as many keys as that less its block up to itself; its block is never longer. */
-static UnrollAttention attention_of(const DflashNet *n, const DflashActs *a, const DflashLayer *l, int32_t slot,
-                                    real **own_k, real **own_v) {
+static UnrollAttention attention_of(const DflashNet *n, real *const *w, const DflashActs *a, const DflashLayer *l,
+                                    int32_t slot, real **own_k, real **own_v) {
     for (int32_t i = 0; i < n->block; i++) {
         own_k[i] = l->k.rotated + i * a->n_anchors * kv_dim(n);
         own_v[i] = l->v + i * a->n_anchors * kv_dim(n);
@@ -167,14 +212,15 @@ static UnrollAttention attention_of(const DflashNet *n, const DflashActs *a, con
                              .k = l->context_k.rotated,
                              .v = l->context_v,
                              .own_k = own_k,
-                             .own_v = own_v};
+                             .own_v = own_v,
+                             .sinks = of_slot(n, w, SINKS)};
 }
 
-/* Makes heads of some rows from their inputs. norm: NULL if heads have none. */
-static void make_heads(const DflashNet *n, DflashHeads *h, const real *in, const real *w, const real *norm,
-                       const real *angles, int64_t n_rows, int64_t n_heads) {
+/* Makes heads of some rows from their inputs. bias, norm: NULL if heads have none. */
+static void make_heads(const DflashNet *n, DflashHeads *h, const real *in, const real *w, const real *bias,
+                       const real *norm, const real *angles, int64_t n_rows, int64_t n_heads) {
     int64_t D = n->head_dim;
-    linear_forward(h->raw, in, w, NULL, n_rows, n->C, n_heads * D);
+    linear_forward(h->raw, in, w, bias, n_rows, n->C, n_heads * D);
     if (norm) rmsnorm_forward(h->rotated, h->rms, h->raw, norm, n_rows * n_heads, D, (real)n->rms_eps);
     else memcpy(h->rotated, h->raw, (size_t)(n_rows * n_heads * D) * sizeof(real));
     rope_forward(ROPE_HALVES, h->rotated, angles, n_rows, n_heads, D, n->rope->params.n_rot);
@@ -182,23 +228,24 @@ static void make_heads(const DflashNet *n, DflashHeads *h, const real *in, const
 
 static void attention_block(const DflashNet *n, real *const *w, DflashActs *a, DflashLayer *l) {
     int64_t R = n_slots(n, a), C = n->C;
-    const real *q_norm = n->has_head_norms ? w[Q_NORM] : NULL, *k_norm = n->has_head_norms ? w[K_NORM] : NULL;
+    const real *q_norm = of_slot(n, w, Q_NORM), *k_norm = of_slot(n, w, K_NORM);
+    const real *q_bias = of_slot(n, w, Q_BIAS), *k_bias = of_slot(n, w, K_BIAS), *v_bias = of_slot(n, w, V_BIAS);
     real *own_k[DFLASH_MAX_BLOCK], *own_v[DFLASH_MAX_BLOCK];
     const real *in = n->conv_taps ? l->attn_conv.in : l->attn_normed;
     real *out = n->conv_taps ? l->attn_conv.out : a->delta;
     rmsnorm_forward(l->attn_normed, l->attn_rms, l->x, w[ATTN_NORM], R, C, (real)n->rms_eps);
     if (n->conv_taps) dflash_conv_inputs(n, w + first_conv(n), &l->attn_conv, l->attn_normed, a->n_anchors);
-    make_heads(n, &l->q, in, w[ATTN_Q], q_norm, a->angles, R, n->n_head);
-    make_heads(n, &l->k, in, w[ATTN_K], k_norm, a->angles, R, n->n_head_kv);
-    make_heads(n, &l->context_k, a->g, w[ATTN_K], k_norm, a->cos_sin, a->n_ctx, n->n_head_kv);
-    linear_forward(l->v, in, w[ATTN_V], NULL, R, C, kv_dim(n));
-    linear_forward(l->context_v, a->g, w[ATTN_V], NULL, a->n_ctx, C, kv_dim(n));
+    make_heads(n, &l->q, in, w[ATTN_Q], q_bias, q_norm, a->angles, R, n->n_head);
+    make_heads(n, &l->k, in, w[ATTN_K], k_bias, k_norm, a->angles, R, n->n_head_kv);
+    make_heads(n, &l->context_k, a->g, w[ATTN_K], k_bias, k_norm, a->cos_sin, a->n_ctx, n->n_head_kv);
+    linear_forward(l->v, in, w[ATTN_V], v_bias, R, C, kv_dim(n));
+    linear_forward(l->context_v, a->g, w[ATTN_V], v_bias, a->n_ctx, C, kv_dim(n));
     for (int32_t i = 0; i < n->block; i++) {
-        UnrollAttention attention = attention_of(n, a, l, i, own_k, own_v);
+        UnrollAttention attention = attention_of(n, w, a, l, i, own_k, own_v);
         int64_t at = i * a->n_anchors * q_dim(n);
         unroll_attention_forward(l->attended + at, l->probs[i], l->q.rotated + at, &attention);
     }
-    linear_forward(out, l->attended, w[ATTN_OUTPUT], NULL, R, q_dim(n), C);
+    linear_forward(out, l->attended, w[ATTN_OUTPUT], of_slot(n, w, O_BIAS), R, q_dim(n), C);
     if (n->conv_taps) dflash_conv_outputs(n, w + first_conv(n), &l->attn_conv, a->delta, a->n_anchors);
     add_to(l->x_mid, l->x, a->delta, R * C);
 }
@@ -222,7 +269,7 @@ static void begin_blocks(const DflashNet *n, DflashActs *a, const TrainSequence 
     for (int32_t slot = 0, row = 0; slot < n->block; slot++)
         for (int32_t i = 0; i < a->n_anchors; i++, row++) {
             int32_t pending = a->anchors[i] + 1;
-            const real *from = seq->embd + (slot ? n->mask : seq->tokens[pending]) * C;
+            const real *from = (n->own.embd ? n->own.embd : seq->embd) + (slot ? n->mask : seq->tokens[pending]) * C;
             for (int64_t k = 0; k < C; k++) a->layers[0].x[row * C + k] = (real)n->embedding_scale * from[k];
             memcpy(a->angles + row * n_rot, a->cos_sin + (pending + slot) * n_rot, (size_t)n_rot * sizeof(real));
         }
@@ -263,10 +310,10 @@ static void feed_forward_back(const DflashNet *n, real *const *w, real *const *d
     rmsnorm_backward(a->dx, dw[FFN_NORM], a->dnormed, l->x_mid, w[FFN_NORM], l->ffn_rms, R, C);
 }
 
-/* From the derivative d with respect to rotated heads, which is overwritten: adds to din, dw and dnorm. */
+/* From the derivative d with respect to rotated heads, which is overwritten: adds to din, dw, dbias and dnorm. */
 static void heads_back(const DflashNet *n, DflashActs *a, const DflashHeads *h, real *d, real *din, real *dw,
-                       real *dnorm, const real *in, const real *w, const real *norm, const real *angles, int64_t n_rows,
-                       int64_t n_heads) {
+                       real *dbias, real *dnorm, const real *in, const real *w, const real *norm, const real *angles,
+                       int64_t n_rows, int64_t n_heads) {
     int64_t D = n->head_dim;
     rope_backward(ROPE_HALVES, d, angles, n_rows, n_heads, D, n->rope->params.n_rot);
     if (norm) {
@@ -274,45 +321,49 @@ static void heads_back(const DflashNet *n, DflashActs *a, const DflashHeads *h, 
         rmsnorm_backward(a->draw, dnorm, d, h->raw, norm, h->rms, n_rows * n_heads, D);
         d = a->draw;
     }
-    linear_backward(din, dw, NULL, d, in, w, n_rows, n->C, n_heads * D);
+    linear_backward(din, dw, dbias, d, in, w, n_rows, n->C, n_heads * D);
 }
 
 /* Computes the derivatives of the rotated heads and of the values from a->dattended. */
-static void blocks_attend_back(const DflashNet *n, DflashActs *a, const DflashLayer *l) {
+static void blocks_attend_back(const DflashNet *n, real *const *w, real *const *dw, DflashActs *a,
+                               const DflashLayer *l) {
     real *own_k[DFLASH_MAX_BLOCK], *own_v[DFLASH_MAX_BLOCK], *own_dk[DFLASH_MAX_BLOCK], *own_dv[DFLASH_MAX_BLOCK];
     int64_t R = n_slots(n, a), K = kv_dim(n), N = a->n_anchors;
     zero(a->dq, R * q_dim(n)), zero(a->dk, R * K), zero(a->dv, R * K);
     zero(a->dcontext_k, a->n_ctx * K), zero(a->dcontext_v, a->n_ctx * K);
     for (int32_t i = 0; i < n->block; i++) own_dk[i] = a->dk + i * N * K, own_dv[i] = a->dv + i * N * K;
     for (int32_t i = 0; i < n->block; i++) {
-        UnrollAttention attention = attention_of(n, a, l, i, own_k, own_v);
+        UnrollAttention attention = attention_of(n, w, a, l, i, own_k, own_v);
         int64_t at = i * N * q_dim(n);
-        unroll_attention_backward(a->dq + at, a->dcontext_k, a->dcontext_v, own_dk, own_dv, a->dattended + at,
-                                  l->probs[i], l->q.rotated + at, a->dscores, &attention);
+        unroll_attention_backward(a->dq + at, a->dcontext_k, a->dcontext_v, own_dk, own_dv, of_slot(n, dw, SINKS),
+                                  a->dattended + at, l->probs[i], l->q.rotated + at, a->dscores, &attention);
     }
 }
 
 /* Turns a->dx further, into the derivative with respect to the layer's input, and adds to a->dg. */
 static void attention_back(const DflashNet *n, real *const *w, real *const *dw, DflashActs *a, const DflashLayer *l) {
     int64_t R = n_slots(n, a), C = n->C;
-    bool has = n->has_head_norms, has_conv = n->conv_taps > 0;
-    const real *q_norm = has ? w[Q_NORM] : NULL, *k_norm = has ? w[K_NORM] : NULL;
-    real *dq_norm = has ? dw[Q_NORM] : NULL, *dk_norm = has ? dw[K_NORM] : NULL;
+    bool has_conv = n->conv_taps > 0;
+    const real *q_norm = of_slot(n, w, Q_NORM), *k_norm = of_slot(n, w, K_NORM);
+    real *dq_norm = of_slot(n, dw, Q_NORM), *dk_norm = of_slot(n, dw, K_NORM);
+    real *dq_bias = of_slot(n, dw, Q_BIAS), *dk_bias = of_slot(n, dw, K_BIAS), *dv_bias = of_slot(n, dw, V_BIAS);
     const real *in = has_conv ? l->attn_conv.in : l->attn_normed, *dout = has_conv ? a->conv.dout : a->dx;
     real *din = has_conv ? a->conv.din : a->dnormed;
     real *const *conv = w + first_conv(n), *const *dconv = dw + first_conv(n);
     zero(a->dattended, R * q_dim(n)), zero(a->dnormed, R * C);
     if (has_conv) dflash_conv_outputs_back(n, conv, dconv, &l->attn_conv, &a->conv, a->dx, a->n_anchors);
-    linear_backward(a->dattended, dw[ATTN_OUTPUT], NULL, dout, l->attended, w[ATTN_OUTPUT], R, q_dim(n), C);
-    blocks_attend_back(n, a, l);
-    heads_back(n, a, &l->q, a->dq, din, dw[ATTN_Q], dq_norm, in, w[ATTN_Q], q_norm, a->angles, R, n->n_head);
-    heads_back(n, a, &l->k, a->dk, din, dw[ATTN_K], dk_norm, in, w[ATTN_K], k_norm, a->angles, R, n->n_head_kv);
-    heads_back(n, a, &l->context_k, a->dcontext_k, a->dg, dw[ATTN_K], dk_norm, a->g, w[ATTN_K], k_norm, a->cos_sin,
-               a->n_ctx, n->n_head_kv);
-    linear_backward(din, dw[ATTN_V], NULL, a->dv, in, w[ATTN_V], R, C, kv_dim(n));
+    linear_backward(a->dattended, dw[ATTN_OUTPUT], of_slot(n, dw, O_BIAS), dout, l->attended, w[ATTN_OUTPUT], R,
+                    q_dim(n), C);
+    blocks_attend_back(n, w, dw, a, l);
+    heads_back(n, a, &l->q, a->dq, din, dw[ATTN_Q], dq_bias, dq_norm, in, w[ATTN_Q], q_norm, a->angles, R, n->n_head);
+    heads_back(n, a, &l->k, a->dk, din, dw[ATTN_K], dk_bias, dk_norm, in, w[ATTN_K], k_norm, a->angles, R,
+               n->n_head_kv);
+    heads_back(n, a, &l->context_k, a->dcontext_k, a->dg, dw[ATTN_K], dk_bias, dk_norm, a->g, w[ATTN_K], k_norm,
+               a->cos_sin, a->n_ctx, n->n_head_kv);
+    linear_backward(din, dw[ATTN_V], dv_bias, a->dv, in, w[ATTN_V], R, C, kv_dim(n));
     if (has_conv)
         dflash_conv_inputs_back(n, conv, dconv, &l->attn_conv, &a->conv, l->attn_normed, a->dnormed, a->n_anchors);
-    linear_backward(a->dg, dw[ATTN_V], NULL, a->dcontext_v, a->g, w[ATTN_V], a->n_ctx, C, kv_dim(n));
+    linear_backward(a->dg, dw[ATTN_V], dv_bias, a->dcontext_v, a->g, w[ATTN_V], a->n_ctx, C, kv_dim(n));
     rmsnorm_backward(a->dx, dw[ATTN_NORM], a->dnormed, l->x, w[ATTN_NORM], l->attn_rms, R, C);
 }
 

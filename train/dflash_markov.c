@@ -5,7 +5,7 @@
  *     gated        g = sigmoid(G [h ; w1(a)] + b),          u = g * w1(a)
  *     recurrent    [x ; y ; o] = J [s ; w1(a) ; h] + b,     u = tanh(o)
  *                  g = sigmoid(x), c = tanh(y),             s' = g s + (1 - g) c      s = 0 at the first prediction
- *     logits       W h + W2 u                               h: the slot after the final norm, W: the target's LM head
+ *     logits       W h + W2 u                               h: the slot after the final norm, W: the LM head
  *
  * where a is the true token before the position, as published trainings have it (DeepSpec). So u of all positions is
  * computed before the loss, the recurrence from the first step of a block to the last one, and backward:
@@ -73,6 +73,7 @@ NetTensor dflash_markov_tensor(const DflashNet *n, int32_t i) {
     NetTensor t = {.n_rows = n->V, .n = r, .start = NET_ZEROS, .is_addition = n->adds_markov};
     if (i >= n_of_head(n)) return confidence_tensor(n, i - n_of_head(n));
     if (i == MARKOV_BEFORE) t.start = NET_NORMAL, t.std = 1 / sqrt((double)r);
+    if (i == MARKOV_OUTPUT) t.n_rows = dflash_n_own(n);
     if (i == MARKOV_GATE) t.n_rows = n_outputs(n), t.n = n_inputs(n), t.start = NET_NORMAL, t.std = 0.02;
     if (i == MARKOV_GATE_BIAS) t.n_rows = 0, t.n = n_outputs(n);
     if (i >= MARKOV_GATE) snprintf(t.name, sizeof t.name, "%s%s", gate, i == MARKOV_GATE ? ".weight" : ".bias");
@@ -86,11 +87,20 @@ int dflash_markov_open(DflashMarkov *m, const DflashNet *n, int64_t T, fr_error 
     int64_t N = n->n_anchors < T ? n->n_anchors : T, R = N * n->block, r = n->markov_rank, rows = HEAD_LOSS_ROWS;
     int64_t in = has_gate(n) ? n_inputs(n) : 0, out = has_gate(n) ? n_outputs(n) : 0;
     const ArenaItem items[] = {
-        ARENA_ITEM(&m->tokens, R),         ARENA_ITEM(&m->before, R * r),  ARENA_ITEM(&m->in, R * in),
-        ARENA_ITEM(&m->gates, R * out),    ARENA_ITEM(&m->vector, R * r),  ARENA_ITEM(&m->dvector, R * r),
-        ARENA_ITEM(&m->dbefore, N * r),    ARENA_ITEM(&m->din, N * in),    ARENA_ITEM(&m->dgates, N * out),
-        ARENA_ITEM(&m->dstate, N * r),     ARENA_ITEM(&m->x, rows * r),    ARENA_ITEM(&m->dx, rows * r),
-        ARENA_ITEM(&m->bias, rows * n->V), ARENA_ITEM(&m->rejected, rows),
+        ARENA_ITEM(&m->tokens, R),
+        ARENA_ITEM(&m->before, R * r),
+        ARENA_ITEM(&m->in, R * in),
+        ARENA_ITEM(&m->gates, R * out),
+        ARENA_ITEM(&m->vector, R * r),
+        ARENA_ITEM(&m->dvector, R * r),
+        ARENA_ITEM(&m->dbefore, N * r),
+        ARENA_ITEM(&m->din, N * in),
+        ARENA_ITEM(&m->dgates, N * out),
+        ARENA_ITEM(&m->dstate, N * r),
+        ARENA_ITEM(&m->x, rows * r),
+        ARENA_ITEM(&m->dx, rows * r),
+        ARENA_ITEM(&m->bias, rows * dflash_n_own(n)),
+        ARENA_ITEM(&m->rejected, rows),
     };
     *m = (DflashMarkov){0};
     return n->markov ? arena_take(&m->arena, items, ARENA_COUNT(items), "the Markov head of a drafter", err) : FR_OK;
@@ -223,7 +233,7 @@ void dflash_markov_backward(DflashMarkov *m, const DflashNet *n, real *const *w,
 const real *dflash_markov_bias(DflashMarkov *m, const DflashNet *n, real *const *w, const int64_t *at, int32_t count) {
     int64_t r = n->markov_rank;
     for (int32_t i = 0; i < count; i++) memcpy(m->x + i * r, m->vector + at[i] * r, (size_t)r * sizeof *m->x);
-    linear_forward(m->bias, m->x, w[MARKOV_OUTPUT], NULL, count, r, n->V);
+    linear_forward(m->bias, m->x, w[MARKOV_OUTPUT], NULL, count, r, dflash_n_own(n));
     return m->bias;
 }
 
@@ -231,7 +241,7 @@ void dflash_markov_bias_back(DflashMarkov *m, const DflashNet *n, real *const *w
                              const int64_t *at) {
     int64_t r = n->markov_rank;
     memset(m->dx, 0, (size_t)(h->n * r) * sizeof *m->dx);
-    linear_backward(m->dx, dw[MARKOV_OUTPUT], NULL, h->dlogits, m->x, w[MARKOV_OUTPUT], h->n, r, n->V);
+    linear_backward(m->dx, dw[MARKOV_OUTPUT], NULL, h->dlogits, m->x, w[MARKOV_OUTPUT], h->n, r, h->D);
     for (int32_t i = 0; i < h->n; i++) memcpy(m->dvector + at[i] * r, m->dx + i * r, (size_t)r * sizeof *m->dx);
 }
 
@@ -243,7 +253,7 @@ void dflash_confidence_learn(DflashMarkov *m, const DflashNet *n, real *const *w
     int32_t first = n_of_head(n);
     const real *weights = w[first + CONFIDENCE_WEIGHTS];
     double share = head_loss_share(h, step);
-    total_variation_forward(m->rejected, h->logits, h->dist, h->n, n->V);
+    total_variation_forward(m->rejected, h->logits, h->dist, h->n, h->D);
     for (int32_t i = 0; i < h->n; i++) {
         const real *hidden = x + i * C, *before = m->before + at[i] * n->markov_rank;
         double y = 1 - (double)m->rejected[i], dz;

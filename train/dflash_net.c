@@ -6,7 +6,7 @@
  *     slots = E(x_{t+1}), E(m), E(m), ...                  at the positions t + 1, t + 2, ...
  *     slots += Wo attention(rope(norm_q(Wq n)), the context and all slots of the block),      n = norm(slots)
  *     slots += Wdown (silu(Wgate n) * (Wup n)),                                               n = norm(slots)
- *     distribution of x_{t+s+1} = softmax(W norm(slot))    the slot of step s, with the target's head W
+ *     distribution of x_{t+s+1} = softmax(W norm(slot))    the slot of step s; W is the target's head, or its own
  *     loss of a step = KL(target's distribution || that)
  *
  *     position         t    t+1     t+2   t+3
@@ -28,7 +28,8 @@
  *
  * Initial values: fc passes the last stream through, each layer is the target's last one, and the norm before W is the
  * target's. Wo and Wdown are not zeros, as they are in other methods: the slots have nothing but a token's embedding
- * without the layers, and its norm would predict one token with confidence.
+ * without the layers, and its norm would predict one token with confidence. An LM head of its own, which only files of
+ * others have, with a vocabulary of its own or without, comes from the file.
  *
  * Test: test_train_drafters.c by finite differences in double, test_train_dflash.c against the drafter. */
 #include "base/mem.h"
@@ -51,7 +52,13 @@ static int32_t first_of_markov(const DflashNet *n) {
     return first_of_selector(n) + (n->selector_rank ? SELECTOR_TENSORS : 0);
 }
 
-static int32_t n_tensors(const void *net) { return first_of_markov(net) + dflash_markov_n_tensors(net); }
+/* Returns the number of the LM head, if the drafter has its own. */
+static int32_t i_output(const DflashNet *n) { return first_of_markov(n) + dflash_markov_n_tensors(n); }
+
+static int32_t n_tensors(const void *net) {
+    const DflashNet *n = net;
+    return i_output(n) + n->has_own_output;
+}
 
 static NetTensor tensor_around(const DflashNet *n, int32_t i) {
     NetTensor t = {.n = n->C, .start = NET_ONES};
@@ -62,9 +69,16 @@ static NetTensor tensor_around(const DflashNet *n, int32_t i) {
     return t;
 }
 
+static NetTensor own_output(const DflashNet *n) {
+    NetTensor t = {.n_rows = dflash_n_own(n), .n = n->C, .start = NET_HEAD, .tokens = n->own.tokens};
+    snprintf(t.name, sizeof t.name, "%s", DFLASH_OUTPUT);
+    return t;
+}
+
 static NetTensor tensor(const void *net, int32_t i) {
     const DflashNet *n = net;
     if (i < N_AROUND) return tensor_around(n, i);
+    if (i == i_output(n)) return own_output(n);
     if (i >= first_of_markov(n)) return dflash_markov_tensor(n, i - first_of_markov(n));
     if (i >= first_of_selector(n)) return dflash_selector_tensor(n, i - first_of_selector(n));
     return dflash_tensor_of_layer(n, (i - N_AROUND) / dflash_n_of_layer(n), (i - N_AROUND) % dflash_n_of_layer(n));
@@ -111,13 +125,16 @@ static void set_keys(const void *net, GgufWriter *w) {
     gguf_set_f32(w, DFLASH "attention.layer_norm_rms_epsilon", n->rms_eps);
     gguf_set_f32(w, DFLASH DFLASH_KEY_EMBEDDING_SCALE, n->embedding_scale);
     gguf_set_i32s(w, DFLASH DFLASH_KEY_LAYERS, n->layers, n->n_streams);
+    if (n->logit_scale > 0) gguf_set_f32(w, DFLASH DFLASH_KEY_LOGIT_SCALE, n->logit_scale);
+    if (n->has_logit_cap) gguf_set_f32(w, DFLASH DFLASH_KEY_LOGIT_CAP, n->logit_cap);
     gguf_set_bool(w, DFLASH DFLASH_KEY_FROM_ANCHOR, n->from_anchor);
     gguf_set_bool(w, DFLASH DFLASH_KEY_CAUSAL, n->is_causal);
+    own_vocabulary_write(w, &n->own, n->loss.n_own);
 }
 
 static bool keeps(const void *net, const char *name) {
     const DflashNet *n = net;
-    return n->rope_factors && strcmp(name, DFLASH_ROPE_FACTORS) == 0;
+    return own_vocabulary_keeps(&n->own, name) || (n->rope_factors && strcmp(name, DFLASH_ROPE_FACTORS) == 0);
 }
 
 /* ---- activations -------------------------------------------------------------------------------- */
@@ -182,17 +199,24 @@ static int32_t next_predictions(const DflashNet *n, const DflashActs *a, const T
     return n_found;
 }
 
+/* Returns the matrix of the logits, and where its derivatives are added; NULL: it is frozen. */
+static const real *head_of(const DflashNet *n, real *const *w, const TrainSequence *seq) {
+    return n->has_own_output ? w[i_output(n)] : seq->head;
+}
+static real *dhead_of(const DflashNet *n, real *const *dw) { return n->has_own_output && dw ? dw[i_output(n)] : NULL; }
+
 /* Computes the loss of the current positions of a->loss, whose slots are a->rows, with a selector. dx: their gradient;
  * NULL: none. */
 static void learn_selection(const DflashNet *n, real *const *w, real *const *dw, DflashActs *a,
                             const TrainSequence *seq, int32_t step, real *dx, double weight, TrainSums *sums) {
     HeadLoss *h = &a->loss;
     real *const *selector = w + first_of_selector(n), *const *dselector = dw ? dw + first_of_selector(n) : NULL;
-    head_loss_logits(h, step, a->rows, n->C, seq->head, NULL, sums);
+    const real *head = head_of(n, w, seq);
+    head_loss_logits(h, step, a->rows, n->C, head, NULL, sums);
     dflash_selector_forward(&a->selector, n, selector, h, seq, step, a->rows, sums);
     head_loss_tokens(h, seq, step, dx != NULL, weight, sums);
     dflash_selector_learn(&a->selector, n, selector, dselector, h, seq, step, a->rows, dx, weight, sums);
-    if (dx) head_loss_back(h, step, a->rows, n->C, seq->head, dx, NULL, NULL);
+    if (dx) head_loss_back(h, step, a->rows, n->C, head, dx, dhead_of(n, dw), NULL);
 }
 
 /* The same with the heads of DSpark, or without any part of its own. at: the rows of the slots. */
@@ -202,7 +226,7 @@ static void learn_rows(const DflashNet *n, real *const *w, real *const *dw, Dfla
     DflashMarkov *m = &a->markov;
     real *const *markov = w + first_of_markov(n), *const *dmarkov = dw ? dw + first_of_markov(n) : NULL;
     const real *bias = n->markov ? dflash_markov_bias(m, n, markov, at, h->n) : NULL;
-    head_loss_rows(h, seq, step, a->rows, n->C, seq->head, bias, dx, NULL, NULL, weight, sums);
+    head_loss_rows(h, seq, step, a->rows, n->C, head_of(n, w, seq), bias, dx, dhead_of(n, dw), NULL, weight, sums);
     if (n->markov && dw) dflash_markov_bias_back(m, n, markov, dmarkov, h, at);
     if (n->has_confidence) dflash_confidence_learn(m, n, markov, dmarkov, h, step, a->rows, at, weight, sums);
 }

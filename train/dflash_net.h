@@ -22,26 +22,37 @@ typedef struct DflashNet {
     bool is_causal;      /* a slot does not see later ones */
     int32_t window;      /* keys that a slot sees in layers with a window, more than a block; 0: none */
     bool has_window[DFLASH_MAX_LAYERS], windows_are_causal;
-    bool has_head_norms;                        /* queries and keys have norms */
-    bool qk_start_anew;                         /* as in UnrollShape */
-    int32_t conv_taps, conv_group;              /* of BlockConv around both parts of each layer; taps 0: none */
-    int32_t selector_rank, selector_top;        /* of the selector, which has at most V candidates; rank 0: none */
-    double selector_weight;                     /* of its loss beside that of the logits */
-    MarkovKind markov;                          /* MARKOV_NONE where there is a selector */
-    int32_t markov_rank;                        /* of the Markov head */
-    bool has_confidence;                        /* a confidence head, which needs a Markov head */
-    bool confidence_is_vector;                  /* in the file; else a matrix of one row */
-    bool confidence_is_narrow;                  /* it does not read the vector of the token before */
+    bool has_head_norms;                 /* queries and keys have norms */
+    bool has_sinks;                      /* attention has a score that no key has, for each head */
+    bool has_biases, has_output_bias;    /* of queries, keys and values; of what attention gives */
+    bool qk_start_anew;                  /* as in UnrollShape */
+    int32_t conv_taps, conv_group;       /* of BlockConv around both parts of each layer; taps 0: none */
+    int32_t selector_rank, selector_top; /* of the selector, with at most dflash_n_own candidates; rank 0: none */
+    double selector_weight;              /* of its loss beside that of the logits */
+    MarkovKind markov;                   /* MARKOV_NONE where there is a selector */
+    int32_t markov_rank;                 /* of the Markov head */
+    bool has_confidence;                 /* a confidence head, which needs a Markov head */
+    bool confidence_is_vector;           /* in the file; else a matrix of one row */
+    bool confidence_is_narrow;           /* it does not read the vector of the token before */
     bool adds_conv, adds_selector, adds_markov; /* a file to go on from has no such parts */
     float rms_eps, embedding_scale;
-    const Rope *rope;          /* rotates halves; borrowed */
-    HeadLossOptions loss;      /* its n_steps: the predictions of a block; no loss of hidden states */
-    int32_t n_ctx;             /* for the file, as what follows */
+    bool has_own_output; /* else the LM head is the target's */
+    OwnVocabulary own;
+    const Rope *rope;             /* rotates halves; borrowed */
+    HeadLossOptions loss;         /* its n_steps: the predictions of a block; no loss of hidden states */
+    int32_t n_ctx;                /* for the file, as what follows */
+    float logit_scale, logit_cap; /* of a file that says them: scale above 0, has_logit_cap */
+    bool has_logit_cap;
     const float *rope_factors; /* NULL: none */
     const int32_t *layers;     /* [n_streams] how many layers have run when each stream is read; borrowed */
 } DflashNet;
 
 extern const NetClass dflash_net_class;
+
+/* Returns how many tokens the drafter has. */
+static inline int32_t dflash_n_own(const DflashNet *n) { return n->loss.own_of ? n->loss.n_own : n->V; }
+/* Returns the target's token for one of the drafter's. */
+static inline int32_t dflash_token(const DflashNet *n, int32_t own) { return n->own.tokens ? n->own.tokens[own] : own; }
 
 /* ---- a convolution around a part of a layer (dflash_conv.c) --------------------------------------------------- */
 
@@ -83,7 +94,8 @@ void dflash_conv_inputs_back(const DflashNet *n, real *const *w, real *const *dw
 
 /* ---- the layers (dflash_layers.c) ----------------------------------------------------------------------------- */
 
-/* The tensors around the layers, then those of each layer, then those of the selector or of DSpark's heads. */
+/* The tensors around the layers, then those of each layer, then those of the selector or of DSpark's heads, and an LM
+ * head of its own. */
 enum { AROUND_FC, AROUND_CONTEXT_NORM, AROUND_OUTPUT_NORM, N_AROUND };
 int32_t dflash_n_of_layer(const DflashNet *n);
 NetTensor dflash_tensor_of_layer(const DflashNet *n, int32_t layer, int32_t i);
@@ -151,7 +163,7 @@ typedef struct DflashMarkov {
     real *before, *in, *gates;             /* [R][r] their vectors, [R][I], [R][O] */
     real *vector, *dvector;                /* [R][r] what is multiplied by the output matrix */
     real *dbefore, *din, *dgates, *dstate; /* [N][r], [N][I], [N][O], [N][r], of the rows of one slot */
-    real *x, *dx, *bias;                   /* [HEAD_LOSS_ROWS][r] twice, [HEAD_LOSS_ROWS][V] */
+    real *x, *dx, *bias;                   /* [HEAD_LOSS_ROWS][r] twice, [HEAD_LOSS_ROWS][D] */
     real *rejected;                        /* [HEAD_LOSS_ROWS] probability that a token of the drafter is rejected */
 } DflashMarkov;
 
@@ -167,7 +179,7 @@ void dflash_markov_forward(DflashMarkov *m, const DflashNet *n, real *const *w, 
 void dflash_markov_backward(DflashMarkov *m, const DflashNet *n, real *const *w, real *const *dw, int32_t n_anchors,
                             real *dhidden);
 
-/* Returns the bias [count][V] on the logits of slots whose rows are at[i]; and backward from h->dlogits of these slots,
+/* Returns the bias [count][D] on the logits of the drafter's D tokens, for the of slots whose rows are at[i]; and backward from h->dlogits of these slots,
  * which are the current positions of h: sets m->dvector there and adds to dw. */
 const real *dflash_markov_bias(DflashMarkov *m, const DflashNet *n, real *const *w, const int64_t *at, int32_t count);
 void dflash_markov_bias_back(DflashMarkov *m, const DflashNet *n, real *const *w, real *const *dw, const HeadLoss *h,

@@ -78,13 +78,13 @@ void dflash_selector_forward(DflashSelector *s, const DflashNet *n, real *const 
     int64_t K = n->selector_top, r = n->selector_rank;
     linear_forward(s->state, x, w[SELECTOR_HIDDEN], NULL, h->n, n->C, r);
     for (int32_t i = 0; i < h->n; i++) {
-        const real *logits = h->logits + i * n->V, *state = s->state + i * r;
+        const real *logits = h->logits + i * h->D, *state = s->state + i * r;
         real *before = s->before + i * r, *scores = s->scores + i * K;
         int32_t *candidates = s->candidates + i * K;
         memcpy(before, w[SELECTOR_BEFORE] + seq->tokens[h->positions[i]] * r, (size_t)r * sizeof *before);
-        find_greatest(logits, n->V, n->selector_top, candidates);
+        find_greatest(logits, h->D, n->selector_top, candidates);
         for (int64_t k = 0; k < K; k++) {
-            const real *after = w[SELECTOR_AFTER] + candidates[k] * r;
+            const real *after = w[SELECTOR_AFTER] + dflash_token(n, candidates[k]) * r;
             scores[k] = logits[candidates[k]];
             for (int64_t c = 0; c < r; c++) scores[k] += before[c] * state[c] * after[c];
         }
@@ -99,11 +99,11 @@ static real loss_of_row(DflashSelector *s, const DflashNet *n, const HeadLoss *h
     const real *q = s->probs + i * K, *scores = s->scores + i * K;
     real *dscores = s->dscores + i * K, mass = 0, loss = 0;
     if (n->loss.hard_labels) {
-        int32_t place = place_of(n, candidates, seq->tokens[h->positions[i] + 1]);
+        int32_t label = head_loss_label(h, seq, i), place = label < 0 ? -1 : place_of(n, candidates, label);
         for (int32_t k = 0; k < K; k++) dscores[k] = place < 0 ? 0 : q[k] - (k == place);
         return place < 0 ? 0 : s->log_sum[i] - scores[place];
     }
-    const real *p = h->dist + i * n->V;
+    const real *p = h->dist + i * h->D;
     for (int32_t k = 0; k < K; k++) mass += p[candidates[k]];
     real log_mass = mass > 0 ? (real)math_log((double)mass) : 0;
     for (int32_t k = 0; k < K; k++) {
@@ -122,11 +122,11 @@ static void row_back(DflashSelector *s, const DflashNet *n, real *const *w, real
     const real *before = s->before + i * r, *state = s->state + i * r;
     real *dbefore = dw[SELECTOR_BEFORE] + seq->tokens[h->positions[i]] * r, *dstate = s->dstate + i * r;
     for (int64_t k = 0; k < K; k++) {
-        int64_t token = s->candidates[i * K + k];
         real d = s->dscores[i * K + k];
-        const real *after = w[SELECTOR_AFTER] + token * r;
-        real *dafter = dw[SELECTOR_AFTER] + token * r;
-        h->dlogits[i * n->V + token] += d;
+        const int64_t at = dflash_token(n, s->candidates[i * K + k]) * r;
+        const real *after = w[SELECTOR_AFTER] + at;
+        real *dafter = dw[SELECTOR_AFTER] + at;
+        h->dlogits[i * h->D + s->candidates[i * K + k]] += d;
         for (int64_t c = 0; c < r; c++) {
             dbefore[c] += d * state[c] * after[c];
             dstate[c] += d * before[c] * after[c];

@@ -127,6 +127,13 @@ static void write_signature(const DrafterSettings *s, uint64_t target, char *sig
         append(signature, n_signature, "%s%.17g", i ? "," : " step-weights=", s->step_weights[i]);
 }
 
+HeadLossOptions train_drafter_loss(const DrafterSettings *s, const FrozenTarget *target, bool uses_targets_head) {
+    HeadLossOptions loss = s->loss;
+    loss.target_cap = target->model->hparams.logit_cap;
+    loss.logit_cap = uses_targets_head ? loss.target_cap : 0;
+    return loss;
+}
+
 /* Reads the parameters of --init, and their fingerprint in the signature. */
 static int read_init(Trainer *t, const NetClass *class, const void *net, const Model *target, const char *path,
                      char *signature, size_t n_signature, fr_error *err) {

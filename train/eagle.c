@@ -48,7 +48,7 @@ static int open_eagle(Trainer **out, const TrainArgs *a, const Gguf *source, cha
     if (!status) {
         net = (UnrollNet){.layer = train_unroll_shape("eagle", &target, &settings.unroll),
                           .info = train_info_shape("eagle", &target, settings.info.rank),
-                          .loss = settings.unroll.drafter.loss};
+                          .loss = train_drafter_loss(&settings.unroll.drafter, &target, true)};
         net.layer.fuses_each_step = true;
         train_unroll_set_confidence(&net, &settings.unroll);
         status = train_info_check(&net.info, err);

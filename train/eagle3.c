@@ -46,7 +46,6 @@ static Eagle3Net net;
 static Eagle3Keys keys;
 static Hparams shape;
 static Rope rope;
-static GgufTensor embedding;
 static Arena arena; /* the memory of its vocabulary, embedding and rope factors */
 
 static const Option option_table[] = {
@@ -91,22 +90,6 @@ static const Option option_table[] = {
     {.key = NULL},
 };
 
-/* Gives the net a vocabulary of n of the target's tokens. */
-static int set_vocabulary(const int32_t *tokens, int32_t n, fr_error *err) {
-    int32_t *own_of, *copy;
-    int64_t *map;
-    const ArenaItem items[] = {ARENA_ITEM(&own_of, net.V), ARENA_ITEM(&copy, n), ARENA_ITEM(&map, n)};
-    int status = arena_take(&arena, items, ARENA_COUNT(items), "a drafter's vocabulary", err);
-    if (status) return status;
-    for (int32_t i = 0; i < net.V; i++) own_of[i] = -1;
-    for (int32_t i = 0; i < n; i++) own_of[tokens[i]] = i, copy[i] = tokens[i], map[i] = tokens[i];
-    net.tokens = copy;
-    net.map = map;
-    net.loss.own_of = own_of;
-    net.loss.n_own = n;
-    return FR_OK;
-}
-
 static void set_layer(const Hparams *h, int32_t n_ff) {
     net.layer = (UnrollShape){.method = "eagle3",
                               .C = h->n_embd,
@@ -147,7 +130,7 @@ static int choose_vocabulary(const TrainArgs *a, fr_error *err) {
                          n, net.V);
     int status = hot_tokens_choose(&a->dataset->train, net.V, n, &tokens, err);
     if (status) return status;
-    status = set_vocabulary(tokens, n, err);
+    status = own_vocabulary_set(&net.own, &net.loss, tokens, n, net.V, &arena, err);
     mem_free(tokens);
     return status;
 }
@@ -178,27 +161,6 @@ static int plan_new(const TrainArgs *a, const FrozenTarget *target, fr_error *er
 
 /* ---- a drafter that goes on from a file ---- */
 
-/* Copies the embedding of a file that has one of its own: as it is for the new file, and as floats for the net. */
-static int read_embedding(DrafterFile *f, fr_error *err) {
-    const GgufTensor *t;
-    if (!drafter_file_has(f, EAGLE3_EMBEDDING)) return FR_OK;
-    int status = drafter_file_matrix(f, EAGLE3_EMBEDDING, shape.n_embd, net.V, &t, err);
-    if (status) return status;
-    int64_t n = t->dims[0] * t->dims[1];
-    float *floats;
-    char *copy;
-    const ArenaItem items[] = {ARENA_ITEM(&floats, n), ARENA_ITEM(&copy, t->bytes)};
-    status = arena_take(&arena, items, ARENA_COUNT(items), EAGLE3_EMBEDDING, err);
-    if (status) return status;
-    blocks_dequantize(t->type, t->data, n, floats);
-    memcpy(copy, t->data, t->bytes);
-    embedding = *t;
-    embedding.data = copy;
-    net.embd = floats;
-    net.embedding = &embedding;
-    return FR_OK;
-}
-
 /* A file that predicts blocks learns all of a block, unless --steps-ahead says otherwise. */
 static int read_block(fr_error *err) {
     bool has_steps = settings.drafter.loss.n_steps || settings.drafter.n_step_weights;
@@ -210,12 +172,9 @@ static int read_block(fr_error *err) {
 }
 
 static int read_shape_of(DrafterFile *f, const Model *target, fr_error *err) {
-    int32_t n = target->hparams.n_vocab, *tokens = NULL;
     int status = eagle3_read_keys(&shape, &keys, f, target, err);
     if (!status) status = own_rope_read(&rope, &net.rope_factors, f, EAGLE3_ROPE_FACTORS, &shape.rope, &arena, err);
-    if (!status) status = drafter_file_map(f, net.V, &tokens, &n, err);
-    if (!status && tokens) status = set_vocabulary(tokens, n, err);
-    mem_free(tokens);
+    if (!status) status = own_vocabulary_read(&net.own, &net.loss, f, net.V, shape.n_embd, &arena, err);
     if (!status) status = read_block(err);
     if (status) return status;
     net.n_later = shape.n_layer - 1;
@@ -227,9 +186,8 @@ static int read_shape_of(DrafterFile *f, const Model *target, fr_error *err) {
     net.norms_each = keys.norms_each_stream;
     net.keeps_normed = keys.keeps_normed;
     net.continues_normed = keys.continues_normed;
-    status = read_embedding(f, err);
-    bool fits = shape.n_embd == net.n_target || (net.has_own_output && net.embd);
-    if (status || (fits && (net.has_own_output || !net.tokens))) return status;
+    bool fits = shape.n_embd == net.n_target || (net.has_own_output && net.own.embd);
+    if (fits && (net.has_own_output || !net.own.tokens)) return FR_OK;
     return error_set(err, FR_ERR_FORMAT, "%s: uses the target's embedding or LM head, which do not fit it",
                      gguf_path(f->gguf));
 }
@@ -267,7 +225,7 @@ static int plan_init(const TrainArgs *a, const FrozenTarget *target, fr_error *e
 static void write_words(char *signature, size_t n_signature) {
     static const char *const norms[] = {"off", "all", "each"};
     uint64_t hash = hash64(keys.streams.layers, (size_t)keys.streams.n * sizeof *keys.streams.layers, 0);
-    if (net.map) hash = hash64(net.map, (size_t)net.loss.n_own * sizeof *net.map, hash);
+    if (net.own.map) hash = hash64(net.own.map, (size_t)net.loss.n_own * sizeof *net.own.map, hash);
     snprintf(signature, n_signature, "eagle3 ff=%d stream-norm=%s lm-head=%s hot-tokens=%d layers=%016llx",
              net.layer.n_ff,
              norms[net.norms_streams ? STREAM_NORM_ALL
@@ -290,12 +248,15 @@ static int open_eagle3(Trainer **out, const TrainArgs *a, const Gguf *source, ch
     const Hparams *h = &target.model->hparams;
     arena_free(&arena);
     rope_free(&rope);
-    net = (Eagle3Net){.V = h->n_vocab, .n_target = h->n_embd, .loss = settings.drafter.loss};
+    net = (Eagle3Net){.V = h->n_vocab,
+                      .n_target = h->n_embd,
+                      .loss = train_drafter_loss(&settings.drafter, &target, false)};
     if (net.loss.n_steps == 0) net.loss.n_steps = USUAL_STEPS;
     keys = (Eagle3Keys){0};
     status = a->init ? plan_init(a, &target, err) : plan_new(a, &target, err);
     net.n_streams = keys.streams.n;
     net.layers = keys.streams.layers;
+    net.loss.logit_cap = net.has_own_output ? 0 : net.loss.target_cap;
     if (!status) status = train_streams_keep(&target, &keys.streams, err);
     if (status) {
         frozen_close(&target);

@@ -78,7 +78,7 @@ static void make_states(const Eagle3Net *n, const Eagle3Tensors *w, Eagle3Acts *
 /* Returns the embedding that row i of a step reads. */
 static const real *embedding_of(const Eagle3Net *n, const Eagle3Acts *a, const TrainSequence *seq, int32_t step,
                                 int32_t i) {
-    const real *table = n->embd ? n->embd : seq->embd;
+    const real *table = n->own.embd ? n->own.embd : seq->embd;
     int32_t token = n->block && step ? n->mask : seq->tokens[a->layer.steps[step].chains[i] + step + 1];
     return table + token * (int64_t)n->layer.C;
 }

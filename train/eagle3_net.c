@@ -122,7 +122,7 @@ static NetTensor tensor_of_slot(const Eagle3Net *n, int32_t slot) {
                    .start = slots[slot].start,
                    .std = slots[slot].std,
                    .suffix = slots[slot].suffix,
-                   .tokens = slot == OUTPUT ? n->tokens : NULL};
+                   .tokens = slot == OUTPUT ? n->own.tokens : NULL};
     snprintf(t.name, sizeof t.name, "%s", slots[slot].name);
     return t;
 }
@@ -166,15 +166,12 @@ static void set_keys(const void *net, GgufWriter *w) {
                  {EAGLE3 EAGLE3_KEY_NORM_OUTPUT, n->continues_normed}};
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
         if (flags[i].is_set) gguf_set_bool(w, flags[i].key, true);
-    if (n->map) gguf_add_map(w, n->map, n->loss.n_own);
-    if (n->embedding)
-        gguf_add_tensor(w, EAGLE3_EMBEDDING, n->embedding->type, 2, n->embedding->dims, n->embedding->data);
+    own_vocabulary_write(w, &n->own, n->loss.n_own);
 }
 
 static bool keeps(const void *net, const char *name) {
     const Eagle3Net *n = net;
-    return (n->map && strcmp(name, GGUF_MAP) == 0) || (n->rope_factors && strcmp(name, EAGLE3_ROPE_FACTORS) == 0) ||
-           (n->embedding && strcmp(name, EAGLE3_EMBEDDING) == 0);
+    return own_vocabulary_keeps(&n->own, name) || (n->rope_factors && strcmp(name, EAGLE3_ROPE_FACTORS) == 0);
 }
 
 /* ---- activations -------------------------------------------------------------------------------- */

@@ -30,14 +30,24 @@ static double sum_of_weights(const HeadLossOptions *o) {
     return sum;
 }
 
+static double factor_of(const HeadLossOptions *o) { return o->logit_factor > 0 ? o->logit_factor : 1; }
+
 int head_loss_open(HeadLoss *h, const HeadLossOptions *options, int64_t C, int64_t V, fr_error *err) {
     int64_t rows = HEAD_LOSS_ROWS;
     int64_t D = options->own_of ? options->n_own : V;
-    *h = (HeadLoss){.options = *options, .C = C, .V = V, .D = D, .sum_of_weights = sum_of_weights(options)};
+    bool has_slopes = options->logit_cap > 0 || factor_of(options) != 1;
+    int64_t of_slopes = has_slopes ? rows * D : 0;
+    *h = (HeadLoss){.options = *options,
+                    .C = C,
+                    .V = V,
+                    .D = D,
+                    .sum_of_weights = sum_of_weights(options),
+                    .has_slopes = has_slopes};
     const ArenaItem items[] = {
-        ARENA_ITEM(&h->dist, rows * V), ARENA_ITEM(&h->logits, rows * V), ARENA_ITEM(&h->dlogits, rows * V),
-        ARENA_ITEM(&h->x, rows * C),    ARENA_ITEM(&h->dx, rows * C),     ARENA_ITEM(&h->target_hidden, rows * C),
-        ARENA_ITEM(&h->loss, rows),     ARENA_ITEM(&h->dloss, rows),      ARENA_ITEM(&h->log_dist, rows),
+        ARENA_ITEM(&h->dist, rows * V),    ARENA_ITEM(&h->logits, rows * V),    ARENA_ITEM(&h->dlogits, rows * V),
+        ARENA_ITEM(&h->x, rows * C),       ARENA_ITEM(&h->dx, rows * C),        ARENA_ITEM(&h->target_hidden, rows * C),
+        ARENA_ITEM(&h->loss, rows),        ARENA_ITEM(&h->dloss, rows),         ARENA_ITEM(&h->log_dist, rows),
+        ARENA_ITEM(&h->slopes, of_slopes), ARENA_ITEM(&h->dproduct, of_slopes),
     };
     return arena_take(&h->arena, items, ARENA_COUNT(items), "the logits of a drafter's loss", err);
 }
@@ -69,10 +79,16 @@ static real take_own(const HeadLoss *h, real *out, const real *p) {
     return sum > 0 ? mean - sum * (real)math_log((double)sum) : 0;
 }
 
+/* Bounds n logits: x becomes cap tanh(x / cap). */
+static void bound(real *logits, int64_t n, double cap) {
+    for (int64_t i = 0; cap > 0 && i < n; i++) logits[i] = (real)(cap * math_tanh((double)logits[i] / cap));
+}
+
 /* Computes the target's distributions at the current positions. */
 static void find_dist(HeadLoss *h, const TrainSequence *seq) {
     gather(h->target_hidden, seq->hidden, h->positions, h->n, 0, h->C);
     linear_forward(h->logits, h->target_hidden, seq->head, NULL, h->n, h->C, h->V);
+    bound(h->logits, h->n * h->V, h->options.target_cap);
     const int32_t *own_of = h->options.own_of;
     for (int32_t i = 0; i < h->n; i++) {
         real *p = own_of ? h->dlogits : h->dist + i * h->V, *logits = h->logits + i * h->V;
@@ -148,8 +164,7 @@ static void set_dloss(HeadLoss *h, int32_t step, int32_t n, double part, double 
     for (int32_t i = 0; i < n; i++) h->dloss[i] = (real)(part * weight / h->sum_of_weights);
 }
 
-/* Returns the drafter's token for that of the data at the current position i; -1: it has none. */
-static int32_t label_of(const HeadLoss *h, const TrainSequence *seq, int32_t i) {
+int32_t head_loss_label(const HeadLoss *h, const TrainSequence *seq, int32_t i) {
     int32_t token = seq->tokens[h->positions[i] + 1];
     return h->options.own_of ? h->options.own_of[token] : token;
 }
@@ -160,10 +175,10 @@ void head_loss_tokens(HeadLoss *h, const TrainSequence *seq, int32_t step, bool 
     int32_t skipped = head_loss_skipped(h, step), n = h->n - skipped, next[HEAD_LOSS_ROWS] = {0};
     const real *dist = h->dist + skipped * h->D;
     for (int32_t i = 0; i < n; i++)
-        if (label_of(h, seq, i + skipped) >= 0) next[i] = label_of(h, seq, i + skipped);
+        if (head_loss_label(h, seq, i + skipped) >= 0) next[i] = head_loss_label(h, seq, i + skipped);
     if (o->hard_labels) {
         cross_entropy_forward(h->loss, h->logits, h->logits, next, n, h->D);
-        for (int32_t i = 0; i < n; i++) h->loss[i] = label_of(h, seq, i + skipped) < 0 ? 0 : h->loss[i];
+        for (int32_t i = 0; i < n; i++) h->loss[i] = head_loss_label(h, seq, i + skipped) < 0 ? 0 : h->loss[i];
     } else {
         soft_cross_entropy_forward(h->loss, h->logits, h->logits, dist, n, h->D);
         for (int32_t i = 0; i < n; i++) h->loss[i] += h->log_dist[i + skipped];
@@ -177,7 +192,7 @@ void head_loss_tokens(HeadLoss *h, const TrainSequence *seq, int32_t step, bool 
     memset(h->dlogits, 0, (size_t)(n * h->D) * sizeof(real));
     set_dloss(h, step, n, o->token_weight, weight);
     for (int32_t i = 0; o->hard_labels && i < n; i++)
-        if (label_of(h, seq, i + skipped) < 0) h->dloss[i] = 0;
+        if (head_loss_label(h, seq, i + skipped) < 0) h->dloss[i] = 0;
     if (o->hard_labels) cross_entropy_backward(h->dlogits, h->dloss, h->logits, next, n, h->D);
     else soft_cross_entropy_backward(h->dlogits, h->dloss, h->logits, dist, n, h->D);
     if (o->tv_weight > 0) {
@@ -208,6 +223,18 @@ int32_t head_loss_skipped(const HeadLoss *h, int32_t step) {
     return n;
 }
 
+/* Makes logits of n products, and keeps their derivatives with respect to these. */
+static void finish_products(HeadLoss *h, int64_t n) {
+    double cap = h->options.logit_cap, factor = factor_of(&h->options);
+    if (!h->has_slopes) return;
+    for (int64_t i = 0; i < n; i++) h->logits[i] *= (real)factor;
+    bound(h->logits, n, cap);
+    for (int64_t i = 0; i < n; i++) {
+        double part = cap > 0 ? (double)h->logits[i] / cap : 0;
+        h->slopes[i] = (real)(factor * (1 - part * part));
+    }
+}
+
 int32_t head_loss_logits(HeadLoss *h, int32_t step, const real *x, int64_t width, const real *w, const real *info,
                          TrainSums *sums) {
     int32_t skipped = head_loss_skipped(h, step), n = h->n - skipped;
@@ -215,6 +242,7 @@ int32_t head_loss_logits(HeadLoss *h, int32_t step, const real *x, int64_t width
     if (sums->n_heads < step) sums->n_heads = step;
     if (n == 0) return 0;
     linear_forward(h->logits, x + skipped * width, w, NULL, n, width, h->D);
+    finish_products(h, n * h->D);
     for (int64_t i = 0; info && i < n * h->D; i++) h->logits[i] += info[skipped * h->D + i];
     return n;
 }
@@ -222,7 +250,9 @@ int32_t head_loss_logits(HeadLoss *h, int32_t step, const real *x, int64_t width
 void head_loss_back(HeadLoss *h, int32_t step, const real *x, int64_t width, const real *w, real *dx, real *dw,
                     real *dinfo) {
     int32_t skipped = head_loss_skipped(h, step), n = h->n - skipped;
-    linear_backward(dx + skipped * width, dw, NULL, h->dlogits, x + skipped * width, w, n, width, h->D);
+    const real *dproduct = h->has_slopes ? h->dproduct : h->dlogits;
+    for (int64_t i = 0; h->has_slopes && i < n * h->D; i++) h->dproduct[i] = h->dlogits[i] * h->slopes[i];
+    linear_backward(dx + skipped * width, dw, NULL, dproduct, x + skipped * width, w, n, width, h->D);
     for (int64_t i = 0; dinfo && i < n * h->D; i++) dinfo[skipped * h->D + i] += h->dlogits[i];
 }
 

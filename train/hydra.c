@@ -22,7 +22,7 @@ static int open_hydra(Trainer **out, const TrainArgs *a, const Gguf *source, cha
                      settings.n_blocks,
                      settings.has_own_output,
                      start_token_std(target.embd, h->n_vocab, h->n_embd),
-                     settings.drafter.loss};
+                     train_drafter_loss(&settings.drafter, &target, !settings.has_own_output)};
     snprintf(signature, n_signature, "hydra blocks=%d lm-head=%s", net.n_blocks, net.has_own_output ? "own" : "target");
     return train_drafter_open(out, &target, &hydra_net_class, &net, &settings.drafter, a, signature, n_signature, err);
 }

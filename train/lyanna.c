@@ -230,7 +230,7 @@ static int open_lyanna(Trainer **out, const TrainArgs *a, const Gguf *source, ch
     if (!status) {
         net = (UnrollNet){.layer = train_unroll_shape("lyanna", &target, &settings.unroll),
                           .info = train_info_shape("lyanna", &target, settings.rank),
-                          .loss = settings.unroll.drafter.loss};
+                          .loss = train_drafter_loss(&settings.unroll.drafter, &target, true)};
         net.gate = (GateShape){.method = "lyanna",
                                .C = net.info.C,
                                .V = net.info.V,

@@ -238,7 +238,7 @@ static void attend_back(const MaskRows *m, const MaskTarget *t, int32_t layer) {
     for (int32_t s = 0; s < m->n_steps; s++) {
         own_dk[s] = m->dk + s * K, own_dv[s] = m->dv + s * K;
         UnrollAttention attention = step_attention(m, t, layer, s, own_k, own_v);
-        unroll_attention_backward(m->dq + s * Q, NULL, NULL, own_dk, own_dv, m->dattended + s * Q,
+        unroll_attention_backward(m->dq + s * Q, NULL, NULL, own_dk, own_dv, NULL, m->dattended + s * Q,
                                   a->probs + s * probs_of_step(m, t), a->q + s * Q, m->dscores, &attention);
     }
 }

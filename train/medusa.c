@@ -20,7 +20,7 @@ static int open_medusa(Trainer **out, const TrainArgs *a, const Gguf *source, ch
                       settings.drafter.loss.n_steps,
                       settings.n_blocks,
                       settings.has_own_output,
-                      settings.drafter.loss};
+                      train_drafter_loss(&settings.drafter, &target, !settings.has_own_output)};
     snprintf(signature, n_signature, "medusa blocks=%d lm-head=%s", net.n_blocks,
              net.has_own_output ? "own" : "target");
     return train_drafter_open(out, &target, &medusa_net_class, &net, &settings.drafter, a, signature, n_signature, err);

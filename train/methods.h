@@ -72,6 +72,10 @@ extern const Option train_steps_options[], train_drafter_options[], train_head_t
 /* Refuses a loss without weight and weights of other steps, and passes those of the steps on to the loss. */
 int train_drafter_check(DrafterSettings *s, fr_error *err);
 
+/* Returns the loss of the settings for a target. The logits of a drafter that uses the target's LM head are bounded as
+ * the target's are. */
+HeadLossOptions train_drafter_loss(const DrafterSettings *s, const FrozenTarget *target, bool uses_targets_head);
+
 /* Makes a trainer of a network whose shape follows the target. Takes ownership of the target, and appends the words
  * of the settings to the method's own (LoopOptions.method). */
 int train_drafter_open(Trainer **out, FrozenTarget *target, const NetClass *class, const void *net,

@@ -127,7 +127,7 @@ static void set_shape(const FrozenTarget *target) {
                              .gates_output = l->gates_output},
                    .V = h->n_vocab,
                    .n_layers = settings.n_layers ? settings.n_layers : 1,
-                   .loss = settings.drafter.loss,
+                   .loss = train_drafter_loss(&settings.drafter, target, true),
                    .norm_start = rms_of(m->output_norm, h->n_embd),
                    .target = m,
                    .ffn_norm = name_of_ffn_norm(m)};

@@ -38,6 +38,9 @@ typedef struct HeadLossOptions {
      * target's distribution; a prediction of another token is wrong. NULL: the target's vocabulary. Borrowed. */
     const int32_t *own_of;
     int32_t n_own;
+    double target_cap; /* the target's logits are bounded by it (Hparams.logit_cap); 0: none */
+    /* The drafter's logits are its products times a factor (0: 1), and bounded by logit_cap (0: none). */
+    double logit_factor, logit_cap;
 } HeadLossOptions;
 
 #define HEAD_LOSS_MAX_MARGIN 12.0
@@ -52,6 +55,9 @@ typedef struct HeadLoss {
     int32_t best[HEAD_LOSS_ROWS]; /* the drafter's token for the target's most probable one; -1: it has none */
     real *dist, *log_dist;  /* [n][D] the target's distributions; [n] their mean log probabilities, minus the entropy */
     real *logits, *dlogits; /* [n][D] */
+    bool has_slopes;        /* the logits are not the products themselves */
+    real *slopes;           /* [n][D] the derivatives of logits with respect to products, if so */
+    real *dproduct;         /* [n][D] derivatives with respect to products, if so */
     real *x, *dx;           /* [n][C], for head_loss_step */
     real *target_hidden;    /* [n][C] */
     real *loss, *dloss;     /* [n] */
@@ -84,6 +90,9 @@ void head_loss_step(HeadLoss *h, const TrainSequence *seq, int32_t step, const r
 int32_t anchors_draw(const TrainSequence *seq, int32_t *positions, int32_t n, int32_t n_wanted);
 void anchors_add_sums(const TrainSums *drawn, double ratio, TrainSums *sums);
 
+/* Returns the drafter's token for that of the data at the current position i; -1: it has none. */
+int32_t head_loss_label(const HeadLoss *h, const TrainSequence *seq, int32_t i);
+
 /* Returns the share of a step in the loss of a sequence. */
 double head_loss_share(const HeadLoss *h, int32_t step);
 
@@ -105,6 +114,27 @@ void head_loss_tokens(HeadLoss *h, const TrainSequence *seq, int32_t step, bool 
                       TrainSums *sums);
 void head_loss_back(HeadLoss *h, int32_t step, const real *x, int64_t width, const real *w, real *dx, real *dw,
                     real *dinfo);
+
+/* ---- a drafter's own vocabulary and embedding (own_vocabulary.c) ----------------------------------------------- */
+
+/* All NULL: they are the target's. The memory is that of the arena that they were made in. */
+typedef struct OwnVocabulary {
+    const int32_t *tokens; /* [HeadLossOptions.n_own] the target's tokens that the drafter has */
+    const real *embd;      /* [V][C] an embedding of its own, which is frozen */
+    /* For the file. */
+    const int64_t *map;          /* `tokens` */
+    const GgufTensor *embedding; /* `embd` in its type */
+} OwnVocabulary;
+
+/* Gives a drafter n of the V tokens of the target. */
+int own_vocabulary_set(OwnVocabulary *v, HeadLossOptions *loss, const int32_t *tokens, int32_t n, int32_t V,
+                       Arena *arena, fr_error *err);
+/* Gives it the vocabulary and the embedding [V][C] that a file has. */
+int own_vocabulary_read(OwnVocabulary *v, HeadLossOptions *loss, DrafterFile *f, int32_t V, int64_t C, Arena *arena,
+                        fr_error *err);
+/* Writes both, the vocabulary having n tokens, and says whether a tensor of a file is one of them. */
+void own_vocabulary_write(GgufWriter *w, const OwnVocabulary *v, int32_t n);
+bool own_vocabulary_keeps(const OwnVocabulary *v, const char *name);
 
 /* ---- token info: a bias on the logits that depends only on the last token (token_info_net.c) ----------------- */
 
@@ -344,15 +374,12 @@ typedef struct Eagle3Net {
     bool norms_streams, norms_each; /* a norm before fc: of all streams together, or of each */
     bool keeps_normed;              /* the residual stream begins with the normed state */
     bool continues_normed;          /* a later step reads the output after its norm */
-    const int32_t *tokens;          /* [loss.n_own] the target's tokens, if the vocabulary is the drafter's own */
-    const real *embd;               /* [V][C] an embedding of its own, which is frozen; NULL: the target's */
-    HeadLossOptions loss;           /* its n_steps is the layer's; no loss of hidden states */
+    OwnVocabulary own;
+    HeadLossOptions loss; /* its n_steps is the layer's; no loss of hidden states */
     /* Only for the file; borrowed. */
     int32_t n_ctx;
-    const int32_t *layers;       /* [n_streams] how many layers have run when each stream is read */
-    const int64_t *map;          /* `tokens` */
-    const float *rope_factors;   /* NULL: none */
-    const GgufTensor *embedding; /* `embd` in its type */
+    const int32_t *layers;     /* [n_streams] how many layers have run when each stream is read */
+    const float *rope_factors; /* NULL: none */
 } Eagle3Net;
 
 extern const NetClass eagle3_net_class; /* its parts are in eagle3_net.h */

@@ -273,15 +273,18 @@ typedef struct UnrollAttention {
     const real *k, *v;                 /* [n_keys][n_head_kv][head_dim] */
     real *const *own_k, *const *own_v; /* [n_own] of [n_rows][n_head_kv][head_dim] */
     int64_t n_most;                    /* 0: there is no window */
+    const real *sinks;                 /* [n_head] a further score in each softmax, without a value; NULL: none */
 } UnrollAttention;
 
 enum { UNROLL_BLOCK = 64 }; /* rows at a time */
 
 /* out, q: [n_rows][n_head][head_dim]; probs: [n_head][n_rows][n_keys + n_own], written, for the backward pass */
 void unroll_attention_forward(real *out, real *probs, const real *q, const UnrollAttention *s);
-/* dq, dout: as q; dk, dv: as k, or NULL (frozen); own_dk, own_dv: as own_k; scratch: [UNROLL_BLOCK][n_keys + n_own] */
-void unroll_attention_backward(real *dq, real *dk, real *dv, real *const *own_dk, real *const *own_dv, const real *dout,
-                               const real *probs, const real *q, real *scratch, const UnrollAttention *s);
+/* dq, dout: as q; dk, dv: as k, or NULL (frozen); own_dk, own_dv: as own_k; dsinks: [n_head], or NULL; scratch:
+ * [UNROLL_BLOCK][n_keys + n_own] */
+void unroll_attention_backward(real *dq, real *dk, real *dv, real *const *own_dk, real *const *own_dv, real *dsinks,
+                               const real *dout, const real *probs, const real *q, real *scratch,
+                               const UnrollAttention *s);
 
 /* A stack of blocks x + SiLU(A x + a) over some rows, and the backward pass through it. */
 

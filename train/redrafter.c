@@ -45,7 +45,7 @@ static int open_redrafter(Trainer **out, const TrainArgs *a, const Gguf *source,
                              .info = train_info_shape("redrafter", &target, settings.info.rank),
                              .starts_at_embedding = settings.starts_at_embedding,
                              .token_std = start_token_std(target.embd, h->n_vocab, h->n_embd),
-                             .loss = settings.drafter.loss};
+                             .loss = train_drafter_loss(&settings.drafter, &target, false)};
         status = train_info_check(&net.info, err);
     }
     if (status) {

@@ -28,7 +28,8 @@ static int open_space(Trainer **out, const TrainArgs *a, const Gguf *source, cha
                       fr_error *err) {
     FrozenTarget target = {0};
     int status = frozen_open(&target, source, a->data.length, a->n_threads, err);
-    net = (SpaceNet){.n_blocks = settings.n_blocks, .loss = settings.drafter.loss};
+    net = (SpaceNet){.n_blocks = settings.n_blocks};
+    if (!status) net.loss = train_drafter_loss(&settings.drafter, &target, true);
     if (!status) status = frozen_load_layers(&target, &net.target, err);
     if (status) {
         frozen_close(&target);

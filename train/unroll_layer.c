@@ -343,7 +343,7 @@ static void attention_back(const UnrollShape *s, real *const *w, real *const *dw
     linear_backward(a->dattended, dw[UNROLL_O], NULL, a->dx, s->gates_output ? p->gated : p->attended, w[UNROLL_O], n,
                     Q, C);
     unroll_gate_back(s, a, step);
-    unroll_attention_backward(a->dq, a->steps[0].dk, a->steps[0].dv, own_dk, own_dv, a->dattended, p->probs, p->q,
+    unroll_attention_backward(a->dq, a->steps[0].dk, a->steps[0].dv, own_dk, own_dv, NULL, a->dattended, p->probs, p->q,
                               a->dscores, &attention);
     take_rows(a->angles, a->cos_sin, p->chains, step, p->n, s->rope->params.n_rot);
     unroll_heads_back(s, w, dw, a, step, in, s->reads_pairs ? a->dpair : has_norm(s, step) ? a->dnormed : a->dx);

@@ -167,8 +167,8 @@ static void dspark_resumes_exactly_and_drafts(void **state) {
 
 #define PUBLISHED "tests/fuzz/corpus/drafter_file/" /* files after a byte */
 
-/* A file as others publish it keeps its shape and its parts, a window and a scaled rope among them, and can get those
- * of DFlash 2 or the heads of DSpark. One with an unknown tensor is refused. */
+/* A file as others publish it keeps its shape and its parts, such as a window, a scaled rope, or a vocabulary of its
+ * own, and can get those of DFlash 2 or the heads of DSpark. One with an unknown tensor is refused. */
 static void dflash_goes_on_from_a_published_file(void **state) {
     (void)state;
     const char *const train = "train dflash -m tests/fuzz/target.gguf --data " DATA
@@ -193,6 +193,15 @@ static void dflash_goes_on_from_a_published_file(void **state) {
     cli_expect(train, 0, " tokens/s");
     cli_expect("inspect --tensors " OUT, 0, "conf_proj.bias");
     cli_expect("compare -m tests/fuzz/target.gguf -p 'the cat' -n 8 --ctx 16 --draft dflash:file=" OUT, 0, "");
+    train_rig_shell("tail -c +2 " PUBLISHED "dflash-own > " DIR "/init.gguf");
+    cli_expect(train, 0, " tokens/s");
+    cli_expect("compare -m tests/fuzz/target.gguf -p 'the cat' -n 8 --ctx 16 --draft dflash:file=" OUT, 0, "");
+    static const char *const kept[] = {"attn_sinks.weight", "attn_q.bias", "token_embd.weight", "output.weight", "d2t"};
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) cli_expect("inspect --tensors " OUT, 0, kept[i]);
+    cli_expect("inspect " OUT, 0, "dflash.final_logit_softcapping");
+    snprintf(with_parts, sizeof with_parts, "%s --head-tokens 20", train);
+    cli_expect(with_parts, 2, "and " DIR "/init.gguf has its own: leave it out");
+    train_rig_shell("tail -c +2 " PUBLISHED "dflash-markov > " DIR "/init.gguf");
     train_rig_shell("LC_ALL=C sed -i s/markov_gate.weight/markov_goat.weight/ " DIR "/init.gguf");
     cli_expect(train, 1, "holds the tensor markov_goat.weight, which these options do not train");
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""make_published.py FOLDER: writes the inputs eagle3, eagle3-blocks, dflash, dflash-markov and dflash-2 of the fuzzer drafter_file, and each cut short: small
+"""make_published.py FOLDER: writes the inputs eagle3, eagle3-blocks, dflash, dflash-markov, dflash-own and dflash-2 of the fuzzer drafter_file, and each cut short: small
 files of random weights in the layouts of llama.cpp's architectures eagle3 and dflash, for tests/fuzz/target.gguf, after the byte that chooses the
 method."""
 import random
@@ -79,6 +79,16 @@ def markov():
     yield vector("conf_proj.bias", 1)
 
 
+def own_head():
+    yield from dflash()
+    yield vector("blk.0.attn_sinks.weight", 2)
+    for name, n in (("attn_q", H), ("attn_k", KV), ("attn_v", KV), ("attn_output", H)):
+        yield vector(f"blk.0.{name}.bias", n)
+    yield matrix("token_embd.weight", H, VOCABULARY, 0.5)
+    yield matrix("output.weight", H, TOKENS, 0.3)
+    yield "d2t", [TOKENS], 27, struct.pack(f"<{TOKENS}q", *range(5, VOCABULARY, 6)[:TOKENS])
+
+
 def selection():
     yield from dflash()
     for part in ("attn", "ffn"):
@@ -111,6 +121,8 @@ write("eagle3", "eagle3", 6, 3, [], eagle3)
 write("eagle3-blocks", "eagle3", 6, 7, [number("eagle3.block_size", 4), number("eagle3.mask_token_id", 4)], blocks, 2)
 write("dflash", "dflash", 7, 4, BLOCK, dflash)
 write("dflash-markov", "dflash", 7, 5, BLOCK, markov)
+LOGITS = [key("dflash.logit_scale", F32, struct.pack("<f", 1.5)), key("dflash.final_logit_softcapping", F32, struct.pack("<f", 4))]
+write("dflash-own", "dflash", 7, 8, BLOCK + LOGITS, own_head)
 DFLASH_2 = [("conv_kernel_size", 2), ("conv_group_size", 16), ("selector_rank", 8), ("selector_top_k", 7)]
 WINDOW = [number("dflash.attention.sliding_window", 7), numbers("dflash.attention.sliding_window_pattern", [1])]
 YARN = [key("dflash.rope.scaling.type", STRING, text("yarn")), key("dflash.rope.scaling.factor", F32, struct.pack("<f", 4)),

@@ -70,54 +70,97 @@ typedef struct Variant {
     MarkovKind markov;
     int32_t window; /* of all layers but the last; 0: none */
     bool is_causal_there;
+    enum { TARGETS_HEAD, OWN_HEAD, OWN_VOCABULARY } head; /* the last one with an embedding of its own */
+    bool has_sinks, has_biases;
+    bool has_own_logits; /* a factor and a bound of logits that are not the target's */
 } Variant;
 
 static const Variant variants[] = {
-    {2, 64, true, false, true, 0, 0, MARKOV_NONE, 0, false},
-    {2, 12, false, false, true, 0, 0, MARKOV_NONE, 0, false},
-    {1, 64, true, true, false, 0, 0, MARKOV_NONE, 0, false},
-    {2, 64, false, false, true, 2, 6, MARKOV_NONE, 0, false},
-    {1, 64, true, true, false, 3, 0, MARKOV_NONE, 0, false},
-    {2, 64, true, false, true, 0, 0, MARKOV_NONE, 5, false},
-    {3, 64, false, false, true, 0, 0, MARKOV_NONE, 7, true},
-    {1, 64, true, false, true, 0, 0, MARKOV_VANILLA, 0, false},
-    {1, 64, false, false, true, 0, 0, MARKOV_GATED, 0, false},
-    {1, 64, true, true, false, 2, 0, MARKOV_RECURRENT, 0, false},
+    {.n_layer = 2, .n_anchors = 64, .from_anchor = true, .has_head_norms = true},
+    {.n_layer = 2, .n_anchors = 12, .has_head_norms = true},
+    {.n_layer = 1, .n_anchors = 64, .from_anchor = true, .is_causal = true},
+    {.n_layer = 2, .n_anchors = 64, .has_head_norms = true, .conv_taps = 2, .selector_rank = 6},
+    {.n_layer = 1, .n_anchors = 64, .from_anchor = true, .is_causal = true, .conv_taps = 3},
+    {.n_layer = 2, .n_anchors = 64, .from_anchor = true, .has_head_norms = true, .window = 5},
+    {.n_layer = 3, .n_anchors = 64, .has_head_norms = true, .window = 7, .is_causal_there = true},
+    {.n_layer = 1, .n_anchors = 64, .from_anchor = true, .has_head_norms = true, .markov = MARKOV_VANILLA},
+    {.n_layer = 1, .n_anchors = 64, .has_head_norms = true, .markov = MARKOV_GATED},
+    {.n_layer = 1, .n_anchors = 64, .from_anchor = true, .is_causal = true, .conv_taps = 2, .markov = MARKOV_RECURRENT},
+    {.n_layer = 1, .n_anchors = 64, .from_anchor = true, .has_head_norms = true, .has_own_logits = true},
+    {.n_layer = 2, .n_anchors = 64, .from_anchor = true, .head = OWN_HEAD, .has_own_logits = true},
+    {.n_layer = 2, .n_anchors = 64, .from_anchor = true, .has_sinks = true, .has_biases = true, .window = 6},
+    {.n_layer = 1, .n_anchors = 64, .has_head_norms = true, .has_sinks = true},
+    {.n_layer = 1, .n_anchors = 64, .has_head_norms = true, .head = OWN_VOCABULARY},
+    {.n_layer = 1,
+     .n_anchors = 64,
+     .from_anchor = true,
+     .markov = MARKOV_GATED,
+     .head = OWN_VOCABULARY,
+     .has_own_logits = true},
+    {.n_layer = 1, .n_anchors = 64, .from_anchor = true, .selector_rank = 6, .head = OWN_VOCABULARY},
 };
-enum { N_VARIANTS = sizeof variants / sizeof *variants, WITH_ALL_PARTS = 3, FIRST_MARKOV = 7, RANK = 6 };
+enum { N_VARIANTS = sizeof variants / sizeof *variants, WITH_ALL_PARTS = 3, FIRST_MARKOV = 7, N_MARKOV = 3 };
+enum { RANK = 6, N_OWN = 120 };
+
+static int32_t own_tokens[N_OWN], own_of[V];
+static int64_t own_map[N_OWN];
+static float own_embedding[V * H];
+
+static void give_own_parts(DflashNet *n, const Variant *v) {
+    static const GgufTensor embedding = {.type = TYPE_F32, .n_dims = 2, .dims = {H, V, 1, 1}, .data = own_embedding};
+    n->has_own_output = v->head != TARGETS_HEAD;
+    if (v->has_own_logits) {
+        n->logit_scale = 1.3f;
+        n->loss.logit_factor = 1.3 / (v->head == TARGETS_HEAD ? (double)frozen.model->hparams.logit_scale : 1);
+        n->has_logit_cap = true;
+        n->loss.logit_cap = n->logit_cap = 2;
+    }
+    if (v->head != OWN_VOCABULARY) return;
+    for (int32_t i = 0; i < V; i++) own_of[i] = -1;
+    for (int32_t i = 0; i < N_OWN; i++) own_map[i] = own_tokens[i] = (7 * i + 3) % V, own_of[own_tokens[i]] = i;
+    for (int32_t i = 0; i < V * H; i++) own_embedding[i] = sinf((float)i * 0.7f);
+    n->own = (OwnVocabulary){own_tokens, own_embedding, own_map, &embedding};
+    n->loss.own_of = own_of;
+    n->loss.n_own = N_OWN;
+}
 
 static DflashNet net_of(const Variant *v) {
-    return (DflashNet){.C = H,
-                       .V = V,
-                       .n_layer = v->n_layer,
-                       .n_ff = 80,
-                       .n_head = 4,
-                       .n_head_kv = 2,
-                       .head_dim = 16,
-                       .n_streams = 3,
-                       .block = BLOCK,
-                       .mask = MASK,
-                       .n_anchors = v->n_anchors,
-                       .from_anchor = v->from_anchor,
-                       .is_causal = v->is_causal,
-                       .window = v->window,
-                       .has_window = {v->window && v->n_layer > 1, v->window && v->n_layer > 2},
-                       .windows_are_causal = v->is_causal_there,
-                       .has_head_norms = v->has_head_norms,
-                       .qk_start_anew = true,
-                       .conv_taps = v->conv_taps,
-                       .conv_group = 16,
-                       .selector_rank = v->selector_rank,
-                       .selector_top = 7,
-                       .selector_weight = 1,
-                       .markov = v->markov,
-                       .markov_rank = RANK,
-                       .rms_eps = 1e-5f,
-                       .embedding_scale = frozen.model->hparams.embedding_scale,
-                       .rope = &rope,
-                       .loss = {.token_weight = 1, .n_steps = v->from_anchor ? BLOCK : BLOCK - 1},
-                       .n_ctx = 2048,
-                       .layers = layers};
+    DflashNet n = {.C = H,
+                   .V = V,
+                   .n_layer = v->n_layer,
+                   .n_ff = 80,
+                   .n_head = 4,
+                   .n_head_kv = 2,
+                   .head_dim = 16,
+                   .n_streams = 3,
+                   .block = BLOCK,
+                   .mask = MASK,
+                   .n_anchors = v->n_anchors,
+                   .from_anchor = v->from_anchor,
+                   .is_causal = v->is_causal,
+                   .window = v->window,
+                   .has_window = {v->window && v->n_layer > 1, v->window && v->n_layer > 2},
+                   .windows_are_causal = v->is_causal_there,
+                   .has_head_norms = v->has_head_norms,
+                   .has_sinks = v->has_sinks,
+                   .has_biases = v->has_biases,
+                   .has_output_bias = v->has_biases,
+                   .qk_start_anew = true,
+                   .conv_taps = v->conv_taps,
+                   .conv_group = 16,
+                   .selector_rank = v->selector_rank,
+                   .selector_top = 7,
+                   .selector_weight = 1,
+                   .markov = v->markov,
+                   .markov_rank = RANK,
+                   .rms_eps = 1e-5f,
+                   .embedding_scale = frozen.model->hparams.embedding_scale,
+                   .rope = &rope,
+                   .loss = {.token_weight = 1, .n_steps = v->from_anchor ? BLOCK : BLOCK - 1},
+                   .n_ctx = 2048,
+                   .layers = layers};
+    give_own_parts(&n, v);
+    return n;
 }
 
 static Trainer *open_trainer(const DflashNet *net) {
@@ -278,7 +321,7 @@ static Trainer *train_to_matter(const DflashNet *net) {
     Trainer *t = train(net);
     int32_t n = t->class->n_params(t);
     fr_error err;
-    for (int32_t k = n - dflash_markov_n_tensors(net); k < n; k++) {
+    for (int32_t k = n - net->has_own_output - dflash_markov_n_tensors(net); k < n - net->has_own_output; k++) {
         Param *p = t->class->param(t, k);
         for (int64_t i = 0; i < p->n; i++) {
             assert_true(p->value[i] != 0);
@@ -301,7 +344,7 @@ static void the_drafter_computes_what_was_trained(void **state) {
 
 static void the_confidence_is_the_networks(void **state) {
     (void)state;
-    for (int i = FIRST_MARKOV; i < N_VARIANTS; i++) {
+    for (int i = FIRST_MARKOV; i < FIRST_MARKOV + N_MARKOV; i++) {
         DflashNet net = net_of(&variants[i]);
         net.has_confidence = true;
         net.confidence_is_narrow = net.markov == MARKOV_GATED;

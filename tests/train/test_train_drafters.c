@@ -43,15 +43,15 @@ static const UnrollShape layer = {.C = C,
                                   .fuses_token = true,
                                   .state_gradient = 1};
 
-static NetCase cases[52];
+static NetCase cases[57];
 static int n_cases;
 static MedusaNet medusas[2];
 static HydraNet hydra;
 static RedrafterNet redrafter;
-static UnrollNet eagles[5], lyannas[15];
+static UnrollNet eagles[5], lyannas[16];
 static SpaceNet spaces[3];
 static Eagle3Net eagle3s[8];
-static DflashNet dflashes[10];
+static DflashNet dflashes[14];
 static MtpNet mtps[4];
 static const Model mtp_target = {.hparams = {.n_layer = 2}};
 
@@ -174,19 +174,24 @@ static void add_eagle3(Eagle3Net *net, const char *what, const HeadLossOptions *
     net->layer.reads_pairs = true;
     net->layer.C = width;
     net->layer.n_steps = loss->n_steps;
-    if (width != C) net->embd = take_numbers(V * width);
+    if (width != C) net->own.embd = take_numbers(V * width);
     add_case(what, &eagle3_net_class, net);
 }
 
-/* With a vocabulary of five tokens, in another order than the target's. */
+/* A vocabulary of n tokens, in another order than the target's. */
+static void set_own_vocabulary(OwnVocabulary *v, HeadLossOptions *loss, int32_t n) {
+    static const int32_t tokens[] = {8, 1, 12, 4, 3, 0, 10, 11, 9};
+    static int32_t own_of[V + 1][V]; /* by the number of tokens */
+    for (int32_t i = 0; i < V; i++) own_of[n][i] = -1;
+    for (int32_t i = 0; i < n; i++) own_of[n][tokens[i]] = i;
+    v->tokens = tokens;
+    loss->own_of = own_of[n];
+    loss->n_own = n;
+}
+
 static void add_own_vocabulary(Eagle3Net *net, const char *what, const HeadLossOptions *loss) {
-    static int32_t tokens[] = {8, 1, 12, 4, 3}, own_of[V];
-    for (int32_t i = 0; i < V; i++) own_of[i] = -1;
-    for (int32_t i = 0; i < 5; i++) own_of[tokens[i]] = i;
     add_eagle3(net, what, loss, C);
-    net->tokens = tokens;
-    net->loss.own_of = own_of;
-    net->loss.n_own = 5;
+    set_own_vocabulary(&net->own, &net->loss, 5);
 }
 
 /* P-EAGLE. */
@@ -240,6 +245,21 @@ static void add_dspark(DflashNet *net, const char *what, const HeadLossOptions *
     net->markov_rank = rank;
 }
 
+/* With an embedding, an LM head and a vocabulary of its own. */
+static void give_own_vocabulary(DflashNet *net) {
+    set_own_vocabulary(&net->own, &net->loss, 9);
+    net->own.embd = take_numbers(V * C);
+    net->has_own_output = true;
+    net->selector_top = 9;
+}
+
+/* Bounds logits where it matters. */
+static void bound_logits(HeadLossOptions *loss, double factor) {
+    loss->target_cap = 1.5;
+    loss->logit_cap = 1;
+    loss->logit_factor = factor;
+}
+
 static void add_mtp(MtpNet *net, const char *what, const HeadLossOptions *loss, int32_t n_layers) {
     *net = (MtpNet){.layer = layer,
                     .V = V,
@@ -258,7 +278,8 @@ static int make_cases(void **state) {
     medusas[0] = (MedusaNet){C, V, 3, 2, true, soft_labels};
     medusas[1] = (MedusaNet){C, V, 3, 1, false, soft_labels};
     add_case("medusa", &medusa_net_class, &medusas[0]);
-    add_case("medusa, the target's head", &medusa_net_class, &medusas[1]);
+    add_case("medusa, the target's head, bounded logits", &medusa_net_class, &medusas[1]);
+    bound_logits(&medusas[1].loss, 0);
     hydra = (HydraNet){C, V, 3, 2, true, 0, soft_labels};
     redrafter = (RedrafterNet){.C = C, .V = V, .n_blocks = 1, .starts_at_embedding = true, .loss = soft_labels};
     add_case("hydra", &hydra_net_class, &hydra);
@@ -315,8 +336,25 @@ static int make_cases(void **state) {
     add_dspark(&dflashes[7], "dflash, a gated Markov head", &weighted_tokens, false, MARKOV_GATED, 4);
     add_dspark(&dflashes[8], "dflash, a recurrent Markov head, drawn anchors, total variation", &near_tokens, true,
                MARKOV_RECURRENT, 3);
-    add_dflash(&dflashes[9], "dflash, a window in the first layer", &soft_labels, true);
+    add_dflash(&dflashes[9], "dflash, a window in the first layer, sinks", &soft_labels, true);
+    dflashes[9].has_sinks = true;
     dflashes[9].window = dflashes[9].block + 1, dflashes[9].has_window[0] = dflashes[9].windows_are_causal = true;
+    add_dflash(&dflashes[10], "dflash, an LM head of its own, bounded logits with a factor, sinks, biases",
+               &weighted_tokens, true);
+    dflashes[10].has_sinks = dflashes[10].has_biases = dflashes[10].has_output_bias = true;
+    dflashes[10].has_own_output = true;
+    bound_logits(&dflashes[10].loss, 1.7);
+    add_dspark(&dflashes[11], "dflash, a vocabulary of its own, a gated Markov head, bounded logits", &weighted_tokens,
+               false, MARKOV_GATED, 4);
+    give_own_vocabulary(&dflashes[11]);
+    bound_logits(&dflashes[11].loss, 0);
+    add_dflash_2(&dflashes[12], "dflash, a vocabulary of its own, a selector", &soft_labels, true, 0, 4);
+    add_dflash_2(&dflashes[13], "dflash, the same with hard labels", &hard_tokens, true, 0, 4);
+    give_own_vocabulary(&dflashes[12]);
+    give_own_vocabulary(&dflashes[13]);
+    add_lyanna(&lyannas[15], "lyanna, a gate and bounded logits", &both_losses, 3, sizeof hot / sizeof *hot, true);
+    lyannas[15].gate = lyannas[5].gate;
+    bound_logits(&lyannas[15].loss, 0);
     add_mtp(&mtps[0], "mtp", &soft_labels, 1);
     add_mtp(&mtps[1], "mtp, two layers, norms of heads and gates", &weighted_tokens, 2);
     add_mtp(&mtps[2], "mtp, three layers with biases", &soft_labels, 3);

@@ -98,7 +98,7 @@ static Eagle3Net net_of(const Variant *v) {
                    .loss = {.token_weight = 1, .n_steps = DEPTH},
                    .n_ctx = 2048,
                    .layers = layers};
-    if (v->has_own_vocabulary) n.tokens = tokens_of, n.map = map, n.loss.own_of = own_of, n.loss.n_own = N_OWN;
+    if (v->has_own_vocabulary) n.own.tokens = tokens_of, n.own.map = map, n.loss.own_of = own_of, n.loss.n_own = N_OWN;
     return n;
 }
 
