@@ -89,7 +89,9 @@ INLINE void add_rows(TensorType type, ActForm form, int n_rows, const Unpacked *
  *
  * The idea. vpmaddwd multiplies words and adds two products in 32 bits, which never overflows here, so that 32 inputs
  * take 16 products and 16 additions. Codes are widened to words once for all rows, and each vector of them is read once
- * for WORD_ROWS rows. The sums are exact integers in both cases, so that the bits are the same. */
+ * for WORD_ROWS rows. Each pair of activations is read once for both columns of a tile, because a core that does two
+ * products a cycle also reads twice a cycle. The sums are exact integers in both cases, so that the bits are the
+ * same. */
 enum { WORD_ROWS = 4 };
 
 /* The codes of a slice as words: for each group of four inputs those of k and k + 2, and then those of k + 1 and
@@ -105,22 +107,59 @@ INLINE void widen_codes(const Unpacked *u, WideCodes *wide) {
     }
 }
 
-/* Adds the share of a slice to the accumulators of n_rows rows. */
-INLINE void add_rows_of_words(TensorType type, int n_rows, const Unpacked *u, const WideCodes *wide,
-                              const unsigned char *x, size_t x_stride, Vf *acc) {
+/* Returns minus the sum of the activations of part i of n_parts. */
+INLINE int32_t minus_sum_of_part(const ActBlock *b, int i, int n_parts) {
+    int32_t low = b->minus_sum_low;
+    return n_parts == 1 ? b->minus_sum : i ? b->minus_sum - low : low;
+}
+
+/* Adds the share of a slice of both columns to the accumulators of n_rows rows: acc[column][row]. */
+INLINE void add_rows_of_words(TensorType type, int n_rows, const Unpacked u[COLUMNS_PER_TILE],
+                              const WideCodes wide[COLUMNS_PER_TILE], const unsigned char *x, size_t x_stride,
+                              Vf *const acc[COLUMNS_PER_TILE]) {
     int n_parts = scale_parts(type), n = 16 / n_parts;
-    const ActBlock *b[WORD_ROWS];
-    Vi t[2][WORD_ROWS];
-    UNROLL for (int r = 0; r < n_rows; r++) b[r] = (const void *)(x + (size_t)r * x_stride);
     UNROLL for (int i = 0; i < n_parts; i++) {
+        Vi t[COLUMNS_PER_TILE][WORD_ROWS];
         UNROLL for (int r = 0; r < n_rows; r++) {
-            int32_t low = b[r]->minus_sum_low, sum = n_parts == 1 ? b[r]->minus_sum : i ? b[r]->minus_sum - low : low;
-            t[i][r] = bias_times(type, false, v_set_int(sum));
+            const ActBlock *b = (const void *)(x + (size_t)r * x_stride);
+            Vi bias = bias_times(type, false, v_set_int(minus_sum_of_part(b, i, n_parts)));
+            UNROLL for (int c = 0; c < COLUMNS_PER_TILE; c++) t[c][r] = bias;
         }
-        UNROLL for (int k = i * n; k < (i + 1) * n; k++) UNROLL for (int r = 0; r < n_rows; r++)
-            t[i][r] = v_dot_words(t[i][r], wide->w[k], v_set_4_bytes((const char *)b[r]->plane + 4 * k));
+        UNROLL for (int k = i * n; k < (i + 1) * n; k++) UNROLL for (int r = 0; r < n_rows; r++) {
+            const ActBlock *b = (const void *)(x + (size_t)r * x_stride);
+            Vi pair = v_set_4_bytes((const char *)b->plane + 4 * k);
+            UNROLL for (int c = 0; c < COLUMNS_PER_TILE; c++) t[c][r] = v_dot_words(t[c][r], wide[c].w[k], pair);
+        }
+        UNROLL for (int r = 0; r < n_rows; r++) UNROLL for (int c = 0; c < COLUMNS_PER_TILE; c++) {
+            const ActBlock *b = (const void *)(x + (size_t)r * x_stride);
+            acc[c][r] = add_part(u + c, b, i, t[c][r], acc[c][r]);
+            if (i == n_parts - 1) acc[c][r] = add_mins(type, u + c, b, acc[c][r]);
+        }
     }
-    UNROLL for (int r = 0; r < n_rows; r++) acc[r] = add_sums(type, u, b[r], t[0][r], t[n_parts - 1][r], acc[r]);
+}
+
+/* Adds the share of a slice of a tile. codes, scales: those of the slice, which is number i_sub of those that share
+ * the scales. */
+INLINE void add_slice_of_words(TensorType type, int64_t n_rows, const unsigned char *codes, const unsigned char *scales,
+                               int i_sub, const unsigned char *x, size_t x_stride, Vf *acc[COLUMNS_PER_TILE]) {
+    Unpacked u[COLUMNS_PER_TILE];
+    WideCodes wide[COLUMNS_PER_TILE];
+    Vf *at[COLUMNS_PER_TILE];
+    int64_t r = 0;
+    UNROLL for (int c = 0; c < COLUMNS_PER_TILE; c++) {
+        unpack_codes(type, codes + c * LANES * 4, u[c].w);
+        unpack_scales(type, scales, i_sub, c, u + c);
+        widen_codes(u + c, wide + c);
+        at[c] = acc[c];
+    }
+    for (; r + WORD_ROWS <= n_rows; r += WORD_ROWS, x += WORD_ROWS * x_stride) {
+        add_rows_of_words(type, WORD_ROWS, u, wide, x, x_stride, at);
+        UNROLL for (int c = 0; c < COLUMNS_PER_TILE; c++) at[c] += WORD_ROWS;
+    }
+    for (; r < n_rows; r++, x += x_stride) {
+        add_rows_of_words(type, 1, u, wide, x, x_stride, at);
+        UNROLL for (int c = 0; c < COLUMNS_PER_TILE; c++) at[c]++;
+    }
 }
 #endif
 
@@ -129,16 +168,6 @@ INLINE void add_rows_of_words(TensorType type, int n_rows, const Unpacked *u, co
 INLINE void add_all_rows(TensorType type, ActForm form, int64_t n_rows, const Unpacked *u, const unsigned char *x,
                          size_t x_stride, Vf *acc) {
     int64_t r = 0;
-#if defined(ACTS_ARE_WORDS)
-    if (form == ACT_Q16) {
-        WideCodes wide;
-        widen_codes(u, &wide);
-        for (; r + WORD_ROWS <= n_rows; r += WORD_ROWS, x += WORD_ROWS * x_stride)
-            add_rows_of_words(type, WORD_ROWS, u, &wide, x, x_stride, acc + r);
-        for (; r < n_rows; r++, x += x_stride) add_rows_of_words(type, 1, u, &wide, x, x_stride, acc + r);
-        return;
-    }
-#endif
     for (; r + ROWS_TOGETHER <= n_rows; r += ROWS_TOGETHER, x += ROWS_TOGETHER * x_stride) {
         if (form == ACT_Q8)
             UNROLL for (int i = 0; i < ROWS_TOGETHER; i++)
@@ -154,11 +183,11 @@ INLINE void add_all_rows(TensorType type, ActForm form, int64_t n_rows, const Un
 
 /* Multiplies one tile, or two in turns that are tile_bytes apart, with up to BLOCK_ROWS_MAX rows. The accumulators
  * are in the first cache; the ten or more vector operations between the load and the store of one hide both. */
-INLINE void pass_blocks(TensorType type, ActForm form, const Pass *p) {
+INLINE void pass_blocks(TensorType type, ActForm form, int64_t n_rows, const Pass *p) {
     const int record_slices = (int)slice_forms[type].record_slices, n_columns = p->n_tiles * COLUMNS_PER_TILE;
     const ReadWay read = *p->read;
     const unsigned char *record = p->tile, *x = p->x;
-    int64_t n_slices = tile_n_slices(type, p->n_in), n_rows = p->n_rows;
+    int64_t n_slices = tile_n_slices(type, p->n_in);
     Vf acc[2 * COLUMNS_PER_TILE][BLOCK_ROWS_MAX];
     for (int c = 0; c < n_columns; c++)
         for (int64_t r = 0; r < n_rows; r++) acc[c][r] = v_zero();
@@ -168,6 +197,15 @@ INLINE void pass_blocks(TensorType type, ActForm form, const Pass *p) {
                 const unsigned char *of_tile = record + (size_t)(c / COLUMNS_PER_TILE) * p->tile_bytes;
                 const int column = c % COLUMNS_PER_TILE;
                 if (column == 0) prefetch_record(type, &read, of_tile, s);
+#if defined(ACTS_ARE_WORDS)
+                if (form == ACT_Q16) {
+                    if (column == 0)
+                        add_slice_of_words(type, n_rows, of_tile + codes_offset(type, s),
+                                           of_tile + scales_offset(type, s), s % (int)slice_forms[type].scale_slices, x,
+                                           p->x_stride, (Vf *[COLUMNS_PER_TILE]){acc[c], acc[c + 1]});
+                    continue;
+                }
+#endif
                 Unpacked u;
                 unpack_codes(type, of_tile + codes_offset(type, s) + column * LANES * 4, u.w);
                 unpack_scales(type, of_tile + scales_offset(type, s), s % (int)slice_forms[type].scale_slices, column,
@@ -364,14 +402,14 @@ typedef const PassFn BlockPasses[TYPE_COUNT][2]; /* [type][form of activations] 
 typedef const PassFn (*PassTable)[2];            /* to such an array */
 
 #define DEFINE_BLOCK_PASSES(type, ...) \
-    static void pass_##type##_q16(const Pass *p) { pass_blocks(TYPE_##type, ACT_Q16, p); } \
-    static void pass_##type##_q8(const Pass *p) { pass_blocks(TYPE_##type, ACT_Q8, p); }
+    static void pass_##type##_q16(const Pass *p) { pass_blocks(TYPE_##type, ACT_Q16, p->n_rows, p); } \
+    static void pass_##type##_q8(const Pass *p) { pass_blocks(TYPE_##type, ACT_Q8, p->n_rows, p); }
 #define LIST_BLOCK_PASSES(type, ...) [TYPE_##type] = {[ACT_Q16] = pass_##type##_q16, [ACT_Q8] = pass_##type##_q8},
 EACH_BLOCK_TYPE(DEFINE_BLOCK_PASSES)
 static BlockPasses block_passes = {EACH_BLOCK_TYPE(LIST_BLOCK_PASSES)};
 
-#if defined(TILES_IN_PAIRS)
 #define EACH_FEW_TYPE(X) X(Q4_0) X(Q8_0) X(Q4_K) X(Q5_K) X(Q6_K) X(MXFP4)
+#if defined(TILES_IN_PAIRS)
 #define DEFINE_FEW_PASS(type, rows, tiles) \
     static void few_##rows##_##tiles##_##type##_q16(const Pass *p) { pass_few(TYPE_##type, ACT_Q16, rows, tiles, p); } \
     static void few_##rows##_##tiles##_##type##_q8(const Pass *p) { pass_few(TYPE_##type, ACT_Q8, rows, tiles, p); }
@@ -404,9 +442,16 @@ static PassTable passes_of(const PackedMatrix *w, int n_rows, int n_tiles) {
     return n_rows == 1 ? one_row_in_turns : block_passes;
 }
 #else
+#define DEFINE_ROW_PASSES(type) \
+    static void row_##type##_q16(const Pass *p) { pass_blocks(TYPE_##type, ACT_Q16, 1, p); } \
+    static void row_##type##_q8(const Pass *p) { pass_blocks(TYPE_##type, ACT_Q8, 1, p); }
+#define LIST_ROW_PASSES(type) [TYPE_##type] = {[ACT_Q16] = row_##type##_q16, [ACT_Q8] = row_##type##_q8},
+EACH_FEW_TYPE(DEFINE_ROW_PASSES)
+static BlockPasses row_passes = {EACH_FEW_TYPE(LIST_ROW_PASSES)};
+
 static PassTable passes_of(const PackedMatrix *w, int n_rows, int n_tiles) {
-    (void)w, (void)n_rows, (void)n_tiles;
-    return block_passes;
+    (void)n_tiles;
+    return n_rows == 1 && row_passes[w->type][ACT_Q16] ? row_passes : block_passes;
 }
 #endif
 

@@ -55,17 +55,25 @@ static int64_t rows_of_pass(const PackedMatrix *w, size_t x_stride) {
     return n < BLOCK_ROWS_MIN ? BLOCK_ROWS_MIN : n > BLOCK_ROWS_MAX ? BLOCK_ROWS_MAX : n;
 }
 
+/* Returns acc plus the share of a part of a slice, whose integer sum is t. */
+INLINE Vf add_part(const Unpacked *u, const ActBlock *x, int part, Vi t, Vf acc) {
+    return v_fma(v_from_int(t), v_mul(u->scale[part], v_set(x->scale)), acc);
+}
+
+/* Returns acc plus what the minimums of a slice add; last of all. */
+INLINE Vf add_mins(TensorType type, const Unpacked *u, const ActBlock *x, Vf acc) {
+    if (!has_min(type)) return acc;
+    if (scale_parts(type) == 1) return v_fma(u->min[0], v_set(x->scaled_sum), acc);
+    acc = v_fma(u->min[0], v_set(x->scale * (float)-x->minus_sum_low), acc);
+    return v_fma(u->min[1], v_set(x->scale * (float)(x->minus_sum_low - x->minus_sum)), acc);
+}
+
 /* Returns acc plus the share of a slice. t is the integer sum of the slice; where scale_parts is 2, t and t_last are
  * the sums of its halves. */
 INLINE Vf add_sums(TensorType type, const Unpacked *u, const ActBlock *x, Vi t, Vi t_last, Vf acc) {
-    int n_parts = scale_parts(type);
-    Vf da = v_set(x->scale);
-    acc = v_fma(v_from_int(t), v_mul(u->scale[0], da), acc);
-    if (n_parts == 2) acc = v_fma(v_from_int(t_last), v_mul(u->scale[1], da), acc);
-    if (!has_min(type)) return acc;
-    if (n_parts == 1) return v_fma(u->min[0], v_set(x->scaled_sum), acc);
-    acc = v_fma(u->min[0], v_set(x->scale * (float)-x->minus_sum_low), acc);
-    return v_fma(u->min[1], v_set(x->scale * (float)(x->minus_sum_low - x->minus_sum)), acc);
+    acc = add_part(u, x, 0, t, acc);
+    if (scale_parts(type) == 2) acc = add_part(u, x, 1, t_last, acc);
+    return add_mins(type, u, x, acc);
 }
 
 #endif
