@@ -194,7 +194,7 @@ static void print_tiles(const MachineSpeed *speed) {
         printf("\n          AMX tiles: not on this machine");
         return;
     }
-    printf("\n          AMX tiles: int8 %.0f, bf16 %.0f billion operations/s", tiles[PEAK_INT8], tiles[PEAK_BF16]);
+    printf("\n          AMX tiles, billion op/s: int8 %.0f, bf16 %.0f", tiles[PEAK_INT8], tiles[PEAK_BF16]);
     for (int i = 0; i < 2; i++)
         if (speed->tile_rows[i] > 0)
             printf("\n          AMX tiles are used from %d rows on with %d-bit activations", speed->tile_rows[i],
@@ -209,8 +209,9 @@ static void print_text(const Report *r) {
            n_threads == 1 ? "" : "s", w->backend->name, w->options.kernels, weights_activations(w));
     for (const char *const *name = w->backend->kernel_names(); *name; name++) printf(" %s", *name);
     if (has_limits(r)) {
-        printf("\n          reads %.1f GB/s; int8 %.0f, bf16 %.0f, f32 %.0f billion operations/s", r->speed.read_gb_s,
-               peak[PEAK_INT8], peak[PEAK_BF16], peak[PEAK_F32]);
+        printf("\n          reads %.1f GB/s; billion op/s: int8 %.0f, ", r->speed.read_gb_s, peak[PEAK_INT8]);
+        if (isfinite(peak[PEAK_INT16])) printf("int16 %.0f, ", peak[PEAK_INT16]);
+        printf("bf16 %.0f, f32 %.0f", peak[PEAK_BF16], peak[PEAK_F32]);
         print_reads(&r->speed);
         print_pairs(&r->speed);
         print_tiles(&r->speed);
@@ -249,10 +250,11 @@ static int print_json(const Report *r, fr_error *err) {
         json_array_append_new(split, parts_json(r->parts[i], r->n_parts[i], r->split[i], r->whole_s[i], &r->limits));
     const double *tiles = r->speed.tile_gop_s; /* null: the machine has no tiles */
     json_t *j = json_pack(
-        "{s:i, s:s, s:s, s:s, s:f, s:f, s:f, s:f, s:o, s:o, s:f, s:b, s:i, s:o, s:o}", "threads",
+        "{s:i, s:s, s:s, s:s, s:f, s:f, s:o, s:f, s:f, s:o, s:o, s:f, s:b, s:i, s:o, s:o}", "threads",
         r->args->model.device->n_threads, "backend", r->weights->backend->name, "kernel_table",
         r->weights->options.kernels, "activations", weights_activations(r->weights), "read_gb_s", r->speed.read_gb_s,
-        "int8_gop_s", peak[PEAK_INT8], "bf16_gop_s", peak[PEAK_BF16], "f32_gop_s", peak[PEAK_F32], "tile_int8_gop_s",
+        "int8_gop_s", peak[PEAK_INT8], "int16_gop_s", json_real_or_null(peak[PEAK_INT16]), "bf16_gop_s",
+        peak[PEAK_BF16], "f32_gop_s", peak[PEAK_F32], "tile_int8_gop_s",
         tiles[PEAK_INT8] > 0 ? json_real(tiles[PEAK_INT8]) : json_null(), "tile_bf16_gop_s",
         tiles[PEAK_BF16] > 0 ? json_real(tiles[PEAK_BF16]) : json_null(), "weight_gb", r->work.weight_bytes * 1e-9,
         "in_cache", r->is_cached, "context", r->args->n_context, "forward", rows, "split", split);

@@ -89,9 +89,10 @@ static void print_text(const Figures *f, const CliModel *m) {
     const GgufTensor *const *matrices = m->model->layers[0].matrices, *typical = matrices[MATRIX_O];
     if (matrices[MATRIX_GATE]) typical = matrices[MATRIX_GATE];
     if (matrices[MATRIX_EXPERT_GATE]) typical = matrices[MATRIX_EXPERT_GATE];
-    printf("\n%s, context %d: reads %.1f GB/s; int8 %.0f, bf16 %.0f, f32 %.0f billion op/s\n",
-           tensor_type_info(typical->type)->name, f->n_context, f->speed.read_gb_s, peak[PEAK_INT8], peak[PEAK_BF16],
-           peak[PEAK_F32]);
+    printf("\n%s, context %d: reads %.1f GB/s\nbillion op/s: int8 %.0f, ", tensor_type_info(typical->type)->name,
+           f->n_context, f->speed.read_gb_s, peak[PEAK_INT8]);
+    if (isfinite(peak[PEAK_INT16])) printf("int16 %.0f, ", peak[PEAK_INT16]);
+    printf("bf16 %.0f, f32 %.0f\n", peak[PEAK_BF16], peak[PEAK_F32]);
     printf("%-22s %9s %9s %9s %8s\n", "", "ms", "limit ms", "measured", "limit");
     for (int i = 0; i < N_COUNTS; i++) {
         char name[32];
@@ -117,8 +118,9 @@ static json_t *to_json(const Figures *f) {
                                                "attention_s", f->split[k].attention_s, "attention_limit_s",
                                                f->split[k].attention_floor_s, "rest_s", f->split[k].rest_s));
     const double *peak = f->speed.peak_gop_s;
-    return json_pack("{s:i, s:f, s:f, s:f, s:f, s:o, s:o}", "context", f->n_context, "read_gb_s", f->speed.read_gb_s,
-                     "int8_gop_s", peak[PEAK_INT8], "bf16_gop_s", peak[PEAK_BF16], "f32_gop_s", peak[PEAK_F32],
+    return json_pack("{s:i, s:f, s:f, s:o, s:f, s:f, s:o, s:o}", "context", f->n_context, "read_gb_s",
+                     f->speed.read_gb_s, "int8_gop_s", peak[PEAK_INT8], "int16_gop_s",
+                     json_real_or_null(peak[PEAK_INT16]), "bf16_gop_s", peak[PEAK_BF16], "f32_gop_s", peak[PEAK_F32],
                      "figures", rows, "split", split);
 }
 

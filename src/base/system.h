@@ -34,12 +34,14 @@ void fp_env_leave(const FpEnv *before);
 
 /* ---- what a machine can do at best: the limits that a forward is measured against ----------------------- */
 
-/* The kinds of arithmetic whose peak is measured. */
-typedef enum PeakKind { PEAK_INT8, PEAK_BF16, PEAK_F32, PEAK_COUNT } PeakKind;
+/* The kinds of arithmetic whose peak is measured. PEAK_INT16, products of words, is only for kernels that multiply
+ * 16-bit activations so; others have these as two planes of bytes. */
+typedef enum PeakKind { PEAK_INT8, PEAK_INT16, PEAK_BF16, PEAK_F32, PEAK_COUNT } PeakKind;
 
 typedef struct MachineSpeed {
     double read_gb_s;              /* reading a buffer far larger than the caches, all threads together */
-    double peak_gop_s[PEAK_COUNT]; /* multiplications and additions per second / 1e9, all threads together */
+    double peak_gop_s[PEAK_COUNT]; /* multiplications and additions per second / 1e9, all threads together; infinite:
+                                    * no product is of that kind */
     double tile_gop_s[PEAK_COUNT]; /* the same with AMX tiles, for PEAK_INT8 and PEAK_BF16; 0: not on this machine */
     char reads[400];               /* how the kernels read weights, as a text of six lines; empty: in one way only */
     int pair_rows[2]; /* rows from which on products of Q8_0 take two tiles of outputs at a time; 0: none do */

@@ -8,12 +8,16 @@
 
 #include <math.h>
 
-static PeakKind peak_of(ActForm form) { return form == ACT_BF16 ? PEAK_BF16 : form == ACT_F32 ? PEAK_F32 : PEAK_INT8; }
+static PeakKind peak_of(const Kernels *kernels, ActForm form) {
+    if (form == ACT_Q16 && kernels->acts_are_words) return PEAK_INT16;
+    return form == ACT_BF16 ? PEAK_BF16 : form == ACT_F32 ? PEAK_F32 : PEAK_INT8;
+}
 
-/* Returns the multiplications and additions of one row. Activations of 16 bits are two planes of bytes, and count
+/* Returns the multiplications and additions of one row. Activations of 16 bits that are two planes of bytes count
  * twice. */
-static double ops_of(const PackedMatrix *m) {
-    return 2.0 * (double)m->n_out * (double)m->n_in * (m->act == ACT_Q16 ? 2 : 1);
+static double ops_of(const Kernels *kernels, const PackedMatrix *m) {
+    bool is_planes = m->act == ACT_Q16 && !kernels->acts_are_words;
+    return 2.0 * (double)m->n_out * (double)m->n_in * (is_planes ? 2 : 1);
 }
 
 /* Returns how many of the matrices in a slot each row is multiplied with. */
@@ -23,11 +27,11 @@ static double n_of_row(const CpuLayer *l, LayerMatrix m) {
 }
 
 /* Adds the matrices of a layer. All matrices of a slot have the same shape and type. */
-static void add_work(CostWork *out, const CpuLayer *l) {
+static void add_work(CostWork *out, const Kernels *kernels, const CpuLayer *l) {
     for (LayerMatrix m = 0; m < LAYER_MATRICES; m++) {
         const PackedMatrix *p = l->matrices[m];
         if (!p) continue;
-        out->ops_per_row[peak_of(p->act)] += ops_of(p) * n_of_row(l, m);
+        out->ops_per_row[peak_of(kernels, p->act)] += ops_of(kernels, p) * n_of_row(l, m);
         if (layer_matrix_info[m].count != MATRIX_OF_EXPERTS) continue;
         double bytes = (double)packed_bytes(p) * (double)layer_matrix_count(l->spec, m);
         out->weight_bytes -= bytes;
@@ -65,8 +69,8 @@ void cpu_work(const Weights *weights, KvType kv_type, CostWork *out) {
     out->ops_per_row[PEAK_F32] += 2 *
                                   state_bytes(
                                       weights->model); /* 8 operations for each float of the state, which has 4 bytes */
-    out->ops_per_row[peak_of(w->output.act)] += ops_of(&w->output);
-    for (int32_t i = 0; i < h->n_layer; i++) add_work(out, &w->layers[i]);
+    out->ops_per_row[peak_of(w->kernels, w->output.act)] += ops_of(w->kernels, &w->output);
+    for (int32_t i = 0; i < h->n_layer; i++) add_work(out, w->kernels, &w->layers[i]);
 }
 
 /* ---- parts ---------------------------------------------------------------------------------------- */
@@ -95,11 +99,11 @@ static double floor_of(const MachineSpeed *speed, double bytes, double ops, Peak
 }
 
 /* Adds the reading of n_read matrices of one shape, and n_products products of such a matrix with a row. */
-static void add_matrices(CostPart *p, const PackedMatrix *m, double n_read, double n_products,
+static void add_matrices(CostPart *p, const Kernels *kernels, const PackedMatrix *m, double n_read, double n_products,
                          const MachineSpeed *speed) {
-    double bytes = (double)packed_bytes(m) * n_read, ops = ops_of(m) * n_products;
+    double bytes = (double)packed_bytes(m) * n_read, ops = ops_of(kernels, m) * n_products;
     p->bytes += bytes, p->ops += ops;
-    p->floor_s += floor_of(speed, bytes, ops, peak_of(m->act));
+    p->floor_s += floor_of(speed, bytes, ops, peak_of(kernels, m->act));
 }
 
 /* Returns the share of the matrices in a slot that n_rows rows are expected to read. */
@@ -117,7 +121,7 @@ static CostPart describe_layers(const CpuWeights *w, int part, const MachineSpee
             const PackedMatrix *packed = l->matrices[m];
             if (!packed || (int)layer_matrix_info[m].part != part) continue;
             if (layer == 0 && layer_matrix_info[m].count == ONE_MATRIX) p.n_out += packed->n_out, p.n_in = packed->n_in;
-            add_matrices(&p, packed, n_expected(l, m, n_rows), n_of_row(l, m) * n_rows, speed);
+            add_matrices(&p, w->kernels, packed, n_expected(l, m, n_rows), n_of_row(l, m) * n_rows, speed);
         }
     return p;
 }
@@ -125,7 +129,7 @@ static CostPart describe_layers(const CpuWeights *w, int part, const MachineSpee
 static CostPart describe_output(const CpuWeights *w, const MachineSpeed *speed, int32_t n_rows) {
     const PackedMatrix *m = &w->output;
     CostPart p = {.name = products[PART_OUTPUT].name, .n_layers = 1, .n_out = m->n_out, .n_in = m->n_in};
-    add_matrices(&p, m, 1, n_rows, speed);
+    add_matrices(&p, w->kernels, m, 1, n_rows, speed);
     return p;
 }
 

@@ -7,6 +7,7 @@
 #include "base/threads.h"
 #include "compute/cpu/kernels/product_ways.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -68,11 +69,16 @@ static void measure_peaks(Job *job, int n_threads, MachineSpeed *out) {
     const Kernels *tiles = kernels_select("amx");
     for (int kind = 0; kind < PEAK_COUNT; kind++) {
         job->kind = (PeakKind)kind;
+        if (kind == PEAK_INT16 && !job->kernels->acts_are_words) {
+            out->peak_gop_s[kind] = INFINITY;
+            out->tile_gop_s[kind] = 0;
+            continue;
+        }
         job->peak_loop = job->kernels->peak_loop;
         job->n_rounds = N_ROUNDS;
         out->peak_gop_s[kind] = measure_peak(job, n_threads);
         out->tile_gop_s[kind] = 0;
-        if (!tiles || kind == PEAK_F32) continue;
+        if (!tiles || kind == PEAK_F32 || kind == PEAK_INT16) continue;
         job->peak_loop = tiles->tiles->peak_loop;
         job->n_rounds = N_TILE_ROUNDS;
         out->tile_gop_s[kind] = measure_peak(job, n_threads);

@@ -29,14 +29,17 @@ static double peak_loop(PeakKind kind, int64_t n_rounds) {
                          : "memory"); /* q may have changed, so that nothing can be moved out of the loop */
         UNROLL for (int j = 0; j < N; j++) {
             if (kind == PEAK_INT8) v_dot_4_groups(15, 1, w, (const int8_t *const[]){q}, 0, t + j);
+            else if (kind == PEAK_INT16)
+                UNROLL for (int g = 0; g < 4; g++) t[j] = v_dot_words(t[j], w[g], v_set_4_bytes(q + 4 * g));
             else if (kind == PEAK_BF16) f[j] = v_dot_bf16_pair(w[0], w[1], f[j]);
             else f[j] = v_fma(v_as_float(w[0]), v_as_float(w[1]), f[j]);
         }
     }
     UNROLL for (int j = 0; j < N; j++) sink = v_fold(v_add(f[j], v_from_int(t[j])));
     (void)sink;
-    double per_lane = kind == PEAK_INT8 ? 4 * 4 * 2 : kind == PEAK_BF16 ? 2 * 2 : 2;
-    return (double)n_rounds * N * LANES * per_lane;
+    static const double per_lane[] =
+        {[PEAK_INT8] = 4 * 4 * 2, [PEAK_INT16] = 4 * 2 * 2, [PEAK_BF16] = 2 * 2, [PEAK_F32] = 2};
+    return (double)n_rounds * N * LANES * per_lane[kind];
 }
 
 static uint32_t read_loop(const void *p, size_t bytes) {
