@@ -34,7 +34,7 @@ static void open_target(const char *arch) {
                      .n_types = 2,
                      .seed = 11};
     fr_error err;
-    if (strcmp(arch, "gemma3") == 0) m.window = 9;
+    if (strcmp(arch, "gemma2") == 0 || strcmp(arch, "gemma3") == 0) m.window = 9;
     if (strcmp(arch, "qwen35") == 0) {
         m.n_key_heads = 2, m.n_value_heads = 4, m.delta_dim = 16, m.n_conv = 3, m.attention_interval = 2;
         m.n_rot = 8; /* only a part of each head is rotated */
@@ -77,6 +77,9 @@ static InfoShape info_of(const char *method) {
     return (InfoShape){method, h->n_embd, h->n_vocab, rank, n_hot, hot, h->rms_eps};
 }
 
+/* The drafter uses the target's LM head and has its bound. */
+static void set_bound(UnrollNet *n) { n->loss.target_cap = n->loss.logit_cap = frozen.model->hparams.logit_cap; }
+
 static void set_confidence(UnrollNet *n) {
     n->confidence = (ConfidenceShape){n->layer.method, n->layer.C, has_confidence};
     n->loss.has_margins = has_confidence;
@@ -85,6 +88,7 @@ static void set_confidence(UnrollNet *n) {
 static UnrollNet eagle_of(HeadLossOptions loss) {
     UnrollNet n = {.layer = layer_of("eagle", loss.n_steps), .info = info_of("eagle"), .loss = loss};
     n.layer.fuses_each_step = true;
+    set_bound(&n);
     set_confidence(&n);
     return n;
 }
@@ -101,6 +105,7 @@ static UnrollNet lyanna_of(HeadLossOptions loss) {
         n.info_skips_first = true;
     }
     n.gate = (GateShape){"lyanna", n.info.C, n.info.V, gate_rank, n.layer.fc_std};
+    set_bound(&n);
     set_confidence(&n);
     return n;
 }
@@ -284,10 +289,10 @@ static void check_confidence(bool is_eagle, const char *path) {
 static void eagle_drafts_as_the_network_computes(void **state) {
     (void)state;
     static const struct {
-        const char *arch; /* both rope styles; biases, norms on heads, factors, windows, recurrent layers */
+        const char *arch; /* both rope styles; biases, norms on heads, factors, windows, bounded logits, recurrence */
         int32_t rank;
-    } cases[] = {{"llama", 0},    {"llama", 16}, {"qwen2", 0},  {"qwen3", 16},
-                 {"granite", 16}, {"gemma3", 0}, {"qwen35", 16}};
+    } cases[] = {{"llama", 0},    {"llama", 16},  {"qwen2", 0},  {"qwen3", 16},
+                 {"granite", 16}, {"gemma2", 16}, {"gemma3", 0}, {"qwen35", 16}};
     n_hot = 0;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         rank = cases[i].rank;
