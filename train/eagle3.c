@@ -171,6 +171,13 @@ static int read_block(fr_error *err) {
     return check_chain(err);
 }
 
+/* Returns whether the first layer has a tensor; all layers have the same ones. */
+static bool first_layer_has(const DrafterFile *f, const char *what) {
+    char name[64];
+    snprintf(name, sizeof name, EAGLE3_LAYER, 0, what);
+    return drafter_file_has(f, name);
+}
+
 static int read_shape_of(DrafterFile *f, const Model *target, fr_error *err) {
     int status = eagle3_read_keys(&shape, &keys, f, target, err);
     if (!status) status = own_rope_read(&rope, &net.rope_factors, f, EAGLE3_ROPE_FACTORS, &shape.rope, &arena, err);
@@ -179,6 +186,9 @@ static int read_shape_of(DrafterFile *f, const Model *target, fr_error *err) {
     if (status) return status;
     net.n_later = shape.n_layer - 1;
     set_layer(&shape, shape.n_ff);
+    net.layer.has_head_norms = first_layer_has(f, NEXTN_Q_NORM);
+    net.layer.has_biases = first_layer_has(f, NEXTN_Q_BIAS);
+    net.layer.has_output_bias = first_layer_has(f, EAGLE3_OUTPUT_BIAS);
     net.n_streams = keys.streams.n;
     net.has_own_output = drafter_file_has(f, EAGLE3_OUTPUT);
     net.has_fc_bias = drafter_file_has(f, EAGLE3_FC ".bias");

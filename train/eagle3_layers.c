@@ -103,7 +103,7 @@ static void run_later(const Eagle3Net *n, const Eagle3Tensors *w, Eagle3Acts *a,
     for (int32_t k = 0; k < n->n_later; k++) {
         UnrollStep *p = &a->later[k].steps[step];
         for (int32_t i = 0; i < p->n; i++) copy(p->x + i * C, f + p->chains[i] * C, C);
-        unroll_run_step(&a->later_shape, eagle3_of_later(w, k), &a->later[k], step);
+        unroll_run_step(&a->later_shape, w->later[k], &a->later[k], step);
         f = p->f;
     }
 }
@@ -160,7 +160,7 @@ static void layers_back(const Eagle3Net *n, const Eagle3Tensors *w, const Eagle3
     for (int32_t k = n->n_later - 1; k >= 0; k--) {
         const UnrollStep *p = &a->later[k].steps[step];
         real *df = (k ? &a->later[k - 1] : &a->layer)->steps[step].df;
-        unroll_step_back(&a->later_shape, eagle3_of_later(w, k), eagle3_of_later(dw, k), &a->later[k], step);
+        unroll_step_back(&a->later_shape, w->later[k], dw->later[k], &a->later[k], step);
         for (int32_t i = 0; i < p->n; i++) copy(df + p->chains[i] * C, a->later[k].dx + i * C, C);
     }
     unroll_step_back(&n->layer, w->slots, dw->slots, &a->layer, step);

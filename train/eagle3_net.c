@@ -42,8 +42,17 @@
 
 /* ---- tensors ------------------------------------------------------------------------------------ */
 
+/* Does a layer have a tensor, UNROLL_Q or a later one? The first layer has no UNROLL_ATTN_NORM. */
+static bool has_in_layer(const Eagle3Net *n, int32_t slot) {
+    if (slot == UNROLL_CHAIN_INPUTS) return false;
+    if (slot == UNROLL_Q_NORM || slot == UNROLL_K_NORM) return n->layer.has_head_norms;
+    if (slot >= UNROLL_Q_BIAS && slot <= UNROLL_V_BIAS) return n->layer.has_biases;
+    return slot != UNROLL_O_BIAS || n->layer.has_output_bias;
+}
+
 static bool has_slot(const Eagle3Net *n, int32_t slot) {
     if (slot == UNROLL_FC_BIAS) return n->has_fc_bias;
+    if (slot >= UNROLL_Q && slot < UNROLL_SLOTS) return slot != UNROLL_ATTN_NORM && has_in_layer(n, slot);
     if (slot == STREAM_NORM) return n->norms_streams || n->norms_each;
     if (slot == MASK_HIDDEN) return n->block > 0;
     return slot != OUTPUT || n->has_own_output;
@@ -55,18 +64,27 @@ static int32_t n_in_slots(const Eagle3Net *n) {
     return count;
 }
 
+static int32_t n_in_later(const Eagle3Net *n) {
+    int32_t count = 0;
+    for (int32_t slot = UNROLL_Q; slot < UNROLL_SLOTS; slot++) count += has_in_layer(n, slot);
+    return count;
+}
+
 static int32_t n_tensors(const void *net) {
     const Eagle3Net *n = net;
-    return n_in_slots(n) + n->n_later * EAGLE3_OF_LATER;
+    return n_in_slots(n) + n->n_later * n_in_later(n);
 }
 
 static void find_tensors(const Eagle3Net *n, real *const *w, Eagle3Tensors *out) {
     int32_t i = 0;
+    *out = (Eagle3Tensors){0};
     for (int32_t slot = 0; slot < N_SLOTS; slot++) out->slots[slot] = has_slot(n, slot) ? w[i++] : NULL;
-    out->later = w + i;
+    for (int32_t k = 0; k < n->n_later; k++)
+        for (int32_t slot = UNROLL_Q; slot < UNROLL_SLOTS; slot++)
+            out->later[k][slot] = has_in_layer(n, slot) ? w[i++] : NULL;
 }
 
-/* A tensor of layer `layer`, by its number UNROLL_Q to UNROLL_ATTN_NORM. */
+/* A tensor of layer `layer`, by its number, UNROLL_Q or a later one. */
 static NetTensor tensor_of_layer(const Eagle3Net *n, int32_t layer, int32_t i) {
     const UnrollShape *s = &n->layer;
     int64_t C = s->C, F = s->n_ff, Q = (int64_t)s->n_head * s->head_dim, K = (int64_t)s->n_head_kv * s->head_dim;
@@ -87,6 +105,12 @@ static NetTensor tensor_of_layer(const Eagle3Net *n, int32_t layer, int32_t i) {
         [UNROLL_UP] = {LAYER_FFN_UP, F, C, NET_LAYER, 0.02},
         [UNROLL_DOWN] = {LAYER_FFN_DOWN, C, F, NET_ZEROS, 0},
         [UNROLL_ATTN_NORM] = {LAYER_ATTN_NORM, 0, C, NET_LAYER, 0},
+        [UNROLL_Q_NORM] = {NEXTN_Q_NORM, 0, s->head_dim, NET_LAYER, 0},
+        [UNROLL_K_NORM] = {NEXTN_K_NORM, 0, s->head_dim, NET_LAYER, 0},
+        [UNROLL_Q_BIAS] = {NEXTN_Q_BIAS, 0, Q, NET_ZEROS, 0},
+        [UNROLL_K_BIAS] = {NEXTN_K_BIAS, 0, K, NET_ZEROS, 0},
+        [UNROLL_V_BIAS] = {NEXTN_V_BIAS, 0, K, NET_ZEROS, 0},
+        [UNROLL_O_BIAS] = {EAGLE3_OUTPUT_BIAS, 0, C, NET_ZEROS, 0},
     };
     NetTensor t = {.n_rows = tensors[i].n_rows,
                    .n = tensors[i].n,
@@ -116,7 +140,7 @@ static NetTensor tensor_of_slot(const Eagle3Net *n, int32_t slot) {
         [OUTPUT] = {EAGLE3_OUTPUT, NULL, n->loss.own_of ? n->loss.n_own : n->V, C, output, 0},
         [MASK_HIDDEN] = {EAGLE3_MASK_HIDDEN, NULL, 0, eagle3_streams_width(n), NET_NORMAL, 1},
     };
-    if (slot >= UNROLL_Q && slot <= UNROLL_DOWN) return tensor_of_layer(n, 0, slot);
+    if (slot >= UNROLL_Q && slot < UNROLL_SLOTS) return tensor_of_layer(n, 0, slot);
     NetTensor t = {.n_rows = slots[slot].n_rows,
                    .n = slots[slot].n,
                    .start = slots[slot].start,
@@ -130,7 +154,11 @@ static NetTensor tensor_of_slot(const Eagle3Net *n, int32_t slot) {
 static NetTensor tensor(const void *net, int32_t i) {
     const Eagle3Net *n = net;
     int32_t slot = 0, later = i - n_in_slots(n);
-    if (later >= 0) return tensor_of_layer(n, 1 + later / EAGLE3_OF_LATER, UNROLL_Q + later % EAGLE3_OF_LATER);
+    if (later >= 0) {
+        int32_t left = later % n_in_later(n);
+        for (slot = UNROLL_Q; !has_in_layer(n, slot) || left-- > 0; slot++) {}
+        return tensor_of_layer(n, 1 + later / n_in_later(n), slot);
+    }
     for (int32_t k = -1; slot < N_SLOTS; slot++)
         if (has_slot(n, slot) && ++k == i) break;
     return tensor_of_slot(n, slot);

@@ -3,22 +3,17 @@
 #ifndef TRAIN_EAGLE3_NET_H
 #define TRAIN_EAGLE3_NET_H
 
+#include "draft/learned/eagle_layer.h"
 #include "train/nets.h"
 
-/* The tensors of the first layer by the numbers of UNROLL_FC to UNROLL_DOWN, then these. Some are optional. */
-enum { TOKEN_NORM = UNROLL_DOWN + 1, HIDDEN_NORM, OUTPUT_NORM, STREAM_NORM, OUTPUT, MASK_HIDDEN, N_SLOTS };
-/* The tensors of each later layer follow, by the numbers of UNROLL_Q to UNROLL_ATTN_NORM. */
-enum { EAGLE3_OF_LATER = UNROLL_ATTN_NORM + 1 - UNROLL_Q };
+/* The tensors of the first layer by the numbers of UNROLL_FC to UNROLL_O_BIAS, then these. Some are optional. */
+enum { TOKEN_NORM = UNROLL_SLOTS, HIDDEN_NORM, OUTPUT_NORM, STREAM_NORM, OUTPUT, MASK_HIDDEN, N_SLOTS };
 
-/* The tensors by their numbers, or their derivatives. */
+/* The tensors by their numbers, or their derivatives; NULL where there is none. */
 typedef struct Eagle3Tensors {
-    real *slots[N_SLOTS]; /* NULL where there is none */
-    real *const *later;   /* [n_later][EAGLE3_OF_LATER] */
+    real *slots[N_SLOTS];
+    real *later[EAGLE3_MAX_LAYERS - 1][UNROLL_SLOTS]; /* of the layers after the first one */
 } Eagle3Tensors;
-
-static inline real *const *eagle3_of_later(const Eagle3Tensors *t, int32_t i) {
-    return t->later + i * EAGLE3_OF_LATER - UNROLL_Q;
-}
 
 typedef struct Eagle3Acts {
     HeadLoss loss;

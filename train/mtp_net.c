@@ -29,7 +29,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The tensors of a layer by the numbers of UNROLL_FC to UNROLL_V_BIAS, then these. Some are optional. */
+/* The tensors of a layer by the numbers of UNROLL_FC to UNROLL_O_BIAS, then these. Some are optional. */
 enum { TOKEN_NORM = UNROLL_SLOTS, HIDDEN_NORM, OUTPUT_NORM, N_SLOTS };
 
 typedef struct MtpActs {
@@ -56,7 +56,7 @@ static UnrollShape shape_of(const MtpNet *n, int32_t layer) {
 /* ---- tensors ------------------------------------------------------------------------------------ */
 
 static bool has_slot(const MtpNet *n, int32_t slot) {
-    if (slot == UNROLL_FC_BIAS || slot == UNROLL_CHAIN_INPUTS) return false;
+    if (slot == UNROLL_FC_BIAS || slot == UNROLL_CHAIN_INPUTS || slot == UNROLL_O_BIAS) return false;
     if (slot == UNROLL_Q_NORM || slot == UNROLL_K_NORM) return n->layer.has_head_norms;
     if (slot == UNROLL_Q_BIAS || slot == UNROLL_K_BIAS || slot == UNROLL_V_BIAS) return n->layer.has_biases;
     return true;

@@ -236,11 +236,12 @@ typedef struct UnrollShape {
     bool reads_pairs;      /* q, k and v read pairs of vectors, and the caller makes the input of each step */
     bool qk_start_anew;    /* q and k start random, because the target normalises its heads and this layer does not */
     /* For a network that makes the input of each step. */
-    int32_t n_before;    /* steps of other layers before the first one */
-    bool has_head_norms; /* queries and keys have norms */
-    bool has_biases;     /* queries, keys and values have biases */
-    bool gates_output;   /* as in LayerSpec */
-    int32_t n_anchors;   /* of the chains that go on, only so many do, which are drawn; 0: all */
+    int32_t n_before;     /* steps of other layers before the first one */
+    bool has_head_norms;  /* queries and keys have norms */
+    bool has_biases;      /* queries, keys and values have biases */
+    bool has_output_bias; /* what attention gives has one */
+    bool gates_output;    /* as in LayerSpec */
+    int32_t n_anchors;    /* of the chains that go on, only so many do, which are drawn; 0: all */
 } UnrollShape;
 
 /* The tensors, in this order. Those of a later layer follow: the same from UNROLL_Q to UNROLL_ATTN_NORM, then its fc
@@ -263,6 +264,7 @@ enum {
     UNROLL_Q_BIAS,
     UNROLL_K_BIAS,
     UNROLL_V_BIAS,
+    UNROLL_O_BIAS,
     UNROLL_SLOTS
 };
 int32_t unroll_n_tensors(const UnrollShape *s);

@@ -280,7 +280,8 @@ static void attention_block(const UnrollShape *s, real *const *w, UnrollActs *a,
     unroll_heads_forward(s, w, a, step, in);
     UnrollAttention attention = attention_of(s, a, step, own_k, own_v);
     unroll_attention_forward(p->attended, p->probs, p->q, &attention);
-    linear_forward(a->delta, unroll_gate_forward(s, a, step), w[UNROLL_O], NULL, n, q_dim(s), C);
+    linear_forward(a->delta, unroll_gate_forward(s, a, step), w[UNROLL_O], s->has_output_bias ? w[UNROLL_O_BIAS] : NULL,
+                   n, q_dim(s), C);
     add_to(p->x_mid, p->x, a->delta, n * C);
 }
 
@@ -340,8 +341,8 @@ static void attention_back(const UnrollShape *s, real *const *w, real *const *dw
     for (int32_t i = 1; i <= step; i++) own_dk[i - 1] = a->steps[i].dk, own_dv[i - 1] = a->steps[i].dv;
     zero(a->dattended, n * Q), zero(a->dq, n * Q), zero(a->dnormed, n * C);
     if (s->reads_pairs) zero(a->dpair, n * 2 * C);
-    linear_backward(a->dattended, dw[UNROLL_O], NULL, a->dx, s->gates_output ? p->gated : p->attended, w[UNROLL_O], n,
-                    Q, C);
+    linear_backward(a->dattended, dw[UNROLL_O], s->has_output_bias ? dw[UNROLL_O_BIAS] : NULL, a->dx,
+                    s->gates_output ? p->gated : p->attended, w[UNROLL_O], n, Q, C);
     unroll_gate_back(s, a, step);
     unroll_attention_backward(a->dq, a->steps[0].dk, a->steps[0].dv, own_dk, own_dv, NULL, a->dattended, p->probs, p->q,
                               a->dscores, &attention);

@@ -167,6 +167,18 @@ static void dspark_resumes_exactly_and_drafts(void **state) {
 
 #define PUBLISHED "tests/fuzz/corpus/drafter_file/" /* files after a byte */
 
+/* A file with biases and norms of heads, which llama.cpp does not write. */
+static void eagle3_goes_on_from_a_file_with_biases(void **state) {
+    (void)state;
+    train_rig_shell("tail -c +2 " PUBLISHED "eagle3-heads > " DIR "/init.gguf");
+    cli_expect("train eagle3 -m tests/fuzz/target.gguf --data " DATA
+               " --valid 0 --length 16 --batch 4 --steps 2 --force -o " OUT " --init " DIR "/init.gguf 2>&1",
+               0, " tokens/s");
+    cli_expect("inspect --tensors " OUT, 0, "blk.0.attn_output.bias");
+    cli_expect("inspect --tensors " OUT, 0, "blk.0.attn_k_norm.weight");
+    cli_expect("compare -m tests/fuzz/target.gguf -p 'the cat' -n 8 --ctx 16 --draft eagle3:file=" OUT, 0, "");
+}
+
 /* A file as others publish it keeps its shape and its parts, such as a window, a scaled rope, or a vocabulary of its
  * own, and can get those of DFlash 2 or the heads of DSpark. One with an unknown tensor is refused. */
 static void dflash_goes_on_from_a_published_file(void **state) {
@@ -373,6 +385,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_drafter_resumes_too_and_drafts),
         cmocka_unit_test(eagle3_resumes_exactly_and_drafts),
         cmocka_unit_test(eagle3_with_blocks_resumes_exactly_and_drafts),
+        cmocka_unit_test(eagle3_goes_on_from_a_file_with_biases),
         cmocka_unit_test(a_published_file_notes_a_quantised_target),
         cmocka_unit_test(dflash_resumes_exactly_and_drafts),
         cmocka_unit_test(dspark_resumes_exactly_and_drafts),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""make_published.py FOLDER: writes the inputs eagle3, eagle3-blocks, dflash, dflash-markov, dflash-own and dflash-2 of the fuzzer drafter_file, and each cut short: small
+"""make_published.py FOLDER: writes the inputs eagle3, eagle3-blocks, eagle3-heads, dflash, dflash-markov, dflash-own and dflash-2 of the fuzzer drafter_file, and each cut short: small
 files of random weights in the layouts of llama.cpp's architectures eagle3 and dflash, for tests/fuzz/target.gguf, after the byte that chooses the
 method."""
 import random
@@ -47,6 +47,14 @@ def eagle3():
     yield vector("output_norm.weight", H)
     yield matrix("output.weight", H, TOKENS, 0.3)
     yield "d2t", [TOKENS], 27, struct.pack(f"<{TOKENS}q", *range(5, VOCABULARY, 6)[:TOKENS])
+
+
+def heads():
+    yield from eagle3()
+    for name, n in (("attn_q", H), ("attn_k", KV), ("attn_v", KV), ("attn_output", H)):
+        yield vector(f"blk.0.{name}.bias", n)
+    for name in ("attn_q_norm", "attn_k_norm"):
+        yield vector(f"blk.0.{name}.weight", 16)
 
 
 def blocks():
@@ -119,6 +127,7 @@ def write(file_name, name, method, seed, keys, tensors, n_layer=1):
 BLOCK = [number("dflash.block_size", 5), number("tokenizer.ggml.mask_token_id", 4)]
 write("eagle3", "eagle3", 6, 3, [], eagle3)
 write("eagle3-blocks", "eagle3", 6, 7, [number("eagle3.block_size", 4), number("eagle3.mask_token_id", 4)], blocks, 2)
+write("eagle3-heads", "eagle3", 6, 9, [], heads)
 write("dflash", "dflash", 7, 4, BLOCK, dflash)
 write("dflash-markov", "dflash", 7, 5, BLOCK, markov)
 LOGITS = [key("dflash.logit_scale", F32, struct.pack("<f", 1.5)), key("dflash.final_logit_softcapping", F32, struct.pack("<f", 4))]

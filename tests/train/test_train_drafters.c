@@ -313,12 +313,14 @@ static int make_cases(void **state) {
     add_space(&spaces[0], "space", &soft_labels, 0);
     add_space(&spaces[1], "space, two blocks", &soft_labels, 2);
     add_space(&spaces[2], "space, one mask", &hard_labels, 1);
-    add_eagle3(&eagle3s[0], "eagle3, a norm before fc, the residual stream normed", &weighted_tokens, C);
+    add_eagle3(&eagle3s[0], "eagle3, a norm before fc, the residual stream normed, biases", &weighted_tokens, C);
+    eagle3s[0].layer.has_biases = eagle3s[0].layer.has_output_bias = true;
     add_eagle3(&eagle3s[1], "eagle3, a width of its own, norms of streams and of outputs", &soft_labels, 8);
     add_eagle3(&eagle3s[2], "eagle3, the target's LM head, a bias of fc", &one_step, C);
     add_own_vocabulary(&eagle3s[3], "eagle3, a vocabulary of its own", &soft_labels);
     add_own_vocabulary(&eagle3s[4], "eagle3, the same with hard labels", &hard_tokens);
-    add_eagle3(&eagle3s[5], "eagle3, two layers", &weighted_tokens, C);
+    add_eagle3(&eagle3s[5], "eagle3, two layers with norms of heads and biases", &weighted_tokens, C);
+    eagle3s[5].layer.has_head_norms = eagle3s[5].layer.has_biases = eagle3s[5].layer.has_output_bias = true;
     add_blocks(&eagle3s[6], "eagle3, blocks", &soft_labels, C, 0, 1000);
     add_blocks(&eagle3s[7], "eagle3, blocks, two layers, drawn anchors, a width of its own", &weighted_tokens, 8, 1, 4);
     eagle3s[4].loss.tv_weight = 0.4;

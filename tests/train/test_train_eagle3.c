@@ -18,7 +18,7 @@
 #define TARGET "build/train-eagle3-target.gguf"
 #define FILE_PATH "build/train-eagle3.gguf"
 
-enum { N_TEXT = 14, DEPTH = 3, LENGTH = 40, N_SEQUENCES = 4, MAX_TENSORS = 32, V = 300, H = 64, N_OWN = 90 };
+enum { N_TEXT = 14, DEPTH = 3, LENGTH = 40, N_SEQUENCES = 4, MAX_TENSORS = 48, V = 300, H = 64, N_OWN = 90 };
 
 static Gguf *gguf;
 static FrozenTarget frozen; /* computes the target's hidden states for the tests */
@@ -69,6 +69,7 @@ static int end(void **state) {
 typedef struct Variant {
     bool has_own_output, norms_streams, norms_each, keeps_normed, continues_normed, has_own_vocabulary;
     int32_t n_later, n_anchors; /* n_anchors: P-EAGLE; 0: none */
+    bool has_head_norms, has_biases;
 } Variant;
 
 static Eagle3Net net_of(const Variant *v) {
@@ -83,6 +84,9 @@ static Eagle3Net net_of(const Variant *v) {
                              .n_steps = DEPTH,
                              .reads_pairs = true,
                              .state_gradient = 1,
+                             .has_head_norms = v->has_head_norms,
+                             .has_biases = v->has_biases,
+                             .has_output_bias = v->has_biases,
                              .n_anchors = v->n_anchors},
                    .n_later = v->n_later,
                    .block = v->n_anchors ? DEPTH : 0,
@@ -184,6 +188,9 @@ static const Variant variants[] = {
     {.has_own_output = true, .has_own_vocabulary = true},
     {.norms_each = true, .keeps_normed = true, .continues_normed = true},
     {.has_own_output = true, .n_later = 2},
+    {.has_own_output = true, .n_later = 1, .has_head_norms = true, .has_biases = true},
+    {.norms_streams = true, .has_biases = true},
+    {.has_own_output = true, .has_head_norms = true, .n_anchors = 12},
     {.has_own_output = true, .norms_streams = true, .n_anchors = 1000},
     {.norms_each = true, .has_own_vocabulary = true, .has_own_output = true, .n_later = 1, .n_anchors = 9}};
 

@@ -205,9 +205,10 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
 #define EAGLE3_FC "fc" /* .weight; .bias is optional */
 #define EAGLE3_STREAM_NORM "enc.output_norm.weight"
 #define EAGLE3_LAYER "blk.%d.%s" /* printf format that takes the layer and a name such as LAYER_ATTN_NORM */
+#define EAGLE3_OUTPUT_BIAS "attn_output.bias"
 /* The names of biases of q, k, v and the output, and of norms of heads of q and k. */
 #define EAGLE3_HEAD_VECTOR_NAMES \
-    NEXTN_Q_BIAS, NEXTN_K_BIAS, NEXTN_V_BIAS, "attn_output.bias", NEXTN_Q_NORM, NEXTN_K_NORM
+    NEXTN_Q_BIAS, NEXTN_K_BIAS, NEXTN_V_BIAS, EAGLE3_OUTPUT_BIAS, NEXTN_Q_NORM, NEXTN_K_NORM
 enum { EAGLE3_HEAD_VECTORS = 6 };
 #define EAGLE3_HIDDEN_NORM "blk.0.attn_norm_2.weight"
 #define EAGLE3_MASK_HIDDEN "mask_hidden.weight"
