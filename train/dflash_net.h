@@ -179,8 +179,8 @@ void dflash_markov_forward(DflashMarkov *m, const DflashNet *n, real *const *w, 
 void dflash_markov_backward(DflashMarkov *m, const DflashNet *n, real *const *w, real *const *dw, int32_t n_anchors,
                             real *dhidden);
 
-/* Returns the bias [count][D] on the logits of the drafter's D tokens, for the of slots whose rows are at[i]; and backward from h->dlogits of these slots,
- * which are the current positions of h: sets m->dvector there and adds to dw. */
+/* Returns the bias [count][D] on the logits of slots whose rows are at[i], for the drafter's D tokens; and backward
+ * from h->dlogits of these slots, which are the current positions of h: sets m->dvector there and adds to dw. */
 const real *dflash_markov_bias(DflashMarkov *m, const DflashNet *n, real *const *w, const int64_t *at, int32_t count);
 void dflash_markov_bias_back(DflashMarkov *m, const DflashNet *n, real *const *w, real *const *dw, const HeadLoss *h,
                              const int64_t *at);

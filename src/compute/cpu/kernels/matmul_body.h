@@ -10,8 +10,9 @@
  *
  * Unpacking is paid once for all rows, and the bytes come from memory once: as long as the byte products of all rows
  * take less time than the bytes of a slice, n rows cost what one row costs. The verification of a token tree depends on
- * that. With many rows a pass has a loop over them. With up to FEW_ROWS, each number of rows has a pass of its own
- * where that pays, because there the instructions around the products decide how fast the weights are read (pass_few).
+ * that. With many rows a pass has a loop over them. One row of the types that are used most has a pass of its own, and
+ * with AVX-512 each number of rows up to FEW_ROWS where that pays (pass_few), because there the instructions around the
+ * products decide how fast the weights are read.
  *
  * A block type needs no more than one column at a time: the dot products of different rows and slices are independent,
  * so that the CPU overlaps them. A plain type is a chain of fused multiply-adds, four cycles each; there the
@@ -138,10 +139,9 @@ INLINE void add_rows_of_words(TensorType type, int n_rows, const Unpacked u[COLU
     }
 }
 
-/* Adds the share of a slice of a tile. codes, scales: those of the slice, which is number i_sub of those that share
- * the scales. */
+/* add_slice_of_tile for activations of words. */
 INLINE void add_slice_of_words(TensorType type, int64_t n_rows, const unsigned char *codes, const unsigned char *scales,
-                               int i_sub, const unsigned char *x, size_t x_stride, Vf *acc[COLUMNS_PER_TILE]) {
+                               int i_sub, const unsigned char *x, size_t x_stride, Vf (*acc)[BLOCK_ROWS_MAX]) {
     Unpacked u[COLUMNS_PER_TILE];
     WideCodes wide[COLUMNS_PER_TILE];
     Vf *at[COLUMNS_PER_TILE];
@@ -181,10 +181,31 @@ INLINE void add_all_rows(TensorType type, ActForm form, int64_t n_rows, const Un
     if (n_rows > r) add_rows(type, form, 1, u, x, x_stride, acc + r);
 }
 
-/* Multiplies one tile, or two in turns that are tile_bytes apart, with up to BLOCK_ROWS_MAX rows. The accumulators
- * are in the first cache; the ten or more vector operations between the load and the store of one hide both. */
+/* Adds the share of a slice of a tile: acc[column][row]. codes, scales: those of the slice, which is number i_sub of
+ * those that share the scales. */
+INLINE void add_slice_of_tile(TensorType type, ActForm form, int64_t n_rows, const unsigned char *codes,
+                              const unsigned char *scales, int i_sub, const unsigned char *x, size_t x_stride,
+                              Vf (*acc)[BLOCK_ROWS_MAX]) {
+#if defined(ACTS_ARE_WORDS)
+    if (form == ACT_Q16) {
+        add_slice_of_words(type, n_rows, codes, scales, i_sub, x, x_stride, acc);
+        return;
+    }
+#endif
+    for (int c = 0; c < COLUMNS_PER_TILE; c++) {
+        Unpacked u;
+        unpack_codes(type, codes + c * LANES * 4, u.w);
+        unpack_scales(type, scales, i_sub, c, &u);
+        add_all_rows(type, form, n_rows, &u, x, x_stride, acc[c]);
+    }
+}
+
+/* Multiplies one tile, or two in turns that are tile_bytes apart, with n_rows <= BLOCK_ROWS_MAX rows, a number that may
+ * be known when this is compiled. The accumulators are in the first cache; the ten or more vector operations between
+ * the load and the store of one hide both. */
 INLINE void pass_blocks(TensorType type, ActForm form, int64_t n_rows, const Pass *p) {
-    const int record_slices = (int)slice_forms[type].record_slices, n_columns = p->n_tiles * COLUMNS_PER_TILE;
+    const int record_slices = (int)slice_forms[type].record_slices;
+    const int scale_slices = (int)slice_forms[type].scale_slices, n_columns = p->n_tiles * COLUMNS_PER_TILE;
     const ReadWay read = *p->read;
     const unsigned char *record = p->tile, *x = p->x;
     int64_t n_slices = tile_n_slices(type, p->n_in);
@@ -193,24 +214,11 @@ INLINE void pass_blocks(TensorType type, ActForm form, int64_t n_rows, const Pas
         for (int64_t r = 0; r < n_rows; r++) acc[c][r] = v_zero();
     for (int64_t i = 0; i < n_slices; i += record_slices, record += record_bytes(type))
         for (int s = 0; s < record_slices && i + s < n_slices; s++, x += act_block_bytes(form))
-            for (int c = 0; c < n_columns; c++) {
-                const unsigned char *of_tile = record + (size_t)(c / COLUMNS_PER_TILE) * p->tile_bytes;
-                const int column = c % COLUMNS_PER_TILE;
-                if (column == 0) prefetch_record(type, &read, of_tile, s);
-#if defined(ACTS_ARE_WORDS)
-                if (form == ACT_Q16) {
-                    if (column == 0)
-                        add_slice_of_words(type, n_rows, of_tile + codes_offset(type, s),
-                                           of_tile + scales_offset(type, s), s % (int)slice_forms[type].scale_slices, x,
-                                           p->x_stride, (Vf *[COLUMNS_PER_TILE]){acc[c], acc[c + 1]});
-                    continue;
-                }
-#endif
-                Unpacked u;
-                unpack_codes(type, of_tile + codes_offset(type, s) + column * LANES * 4, u.w);
-                unpack_scales(type, of_tile + scales_offset(type, s), s % (int)slice_forms[type].scale_slices, column,
-                              &u);
-                add_all_rows(type, form, n_rows, &u, x, p->x_stride, acc[c]);
+            for (int t = 0; t < p->n_tiles; t++) {
+                const unsigned char *of_tile = record + (size_t)t * p->tile_bytes;
+                prefetch_record(type, &read, of_tile, s);
+                add_slice_of_tile(type, form, n_rows, of_tile + codes_offset(type, s), of_tile + scales_offset(type, s),
+                                  s % scale_slices, x, p->x_stride, acc + t * COLUMNS_PER_TILE);
             }
     for (int c = 0; c < n_columns; c++) {
         int64_t at = c / COLUMNS_PER_TILE * p->y_apart + c % COLUMNS_PER_TILE * LANES;
