@@ -368,11 +368,10 @@ const TrainMethod train_dflash = {
     .summary = "a few layers that predict a block of tokens at once from several layers of the target",
     .about = "Train DFlash's layers for a target: slots of a pending token and of mask tokens read the target's hidden "
              "states after several layers, and predict the next tokens in one forward.",
-    .notes =
-        "Best trained on the target's own answers (forerun distill-data). --init also takes a published drafter, as a "
-        "GGUF file of llama.cpp or after forerun import-drafter dflash. --conv-taps and --selector-rank make the parts "
-        "of DFlash 2, --markov and --confidence "
-        "the heads of DSpark, also for a drafter of --init that has none. The file is in llama.cpp's layout.",
+    .notes = "Best trained on the target's own answers (forerun distill-data). --init also takes a published drafter, "
+             "as a GGUF file of llama.cpp or after forerun import-drafter dflash. --conv-taps and --selector-rank make "
+             "the parts of DFlash 2, --markov and --confidence the heads of DSpark, also for a drafter of --init that "
+             "has none. The file is in llama.cpp's layout.",
     .examples = "  forerun train dflash -m target.gguf --data answers.jsonl -o dflash.gguf\n"
                 "  forerun run -m target.gguf -p \"Once upon a time\" --draft dflash:file=dflash.gguf\n",
     .sets = (const OptionSet[]){{train_drafter_options, &settings.drafter},
