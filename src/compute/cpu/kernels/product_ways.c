@@ -80,9 +80,6 @@ enum {
     READ_RUNS = 4,
 };
 
-/* After this much processor time, in seconds, the types that have not been measured yet keep their defaults. */
-#define READ_CPU_S_MAX 20e-3
-
 int read_way(const ReadChoice *choice, TensorType type, ActForm form, int64_t n_rows) {
     if (choice->forced) return choice->forced - 1;
     int way = choice->of[form == ACT_Q8][type != TYPE_Q8_0][n_rows <= 2 ? n_rows - 1 : 2];
@@ -157,8 +154,8 @@ static void measure_reads(const Kernels *k, ActForm form, int kind, int n, doubl
     trial_close(&t);
 }
 
-void read_ways_measure(const Kernels *k) {
-    double end_s = clock_cpu_s() + READ_CPU_S_MAX;
+void read_ways_measure(const Kernels *k, double cpu_s_max) {
+    double end_s = clock_cpu_s() + cpu_s_max;
     for (int kind = 0; kind < READ_KINDS; kind++) {
         measure_reads(k, ACT_Q16, kind, READ_ROWS, end_s);
         memcpy(k->reads->of[ACT_Q8][kind], k->reads->of[ACT_Q16][kind], sizeof k->reads->of[ACT_Q8][kind]);
@@ -270,7 +267,7 @@ void product_ways_measure(const Kernels *k) {
     static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&mutex);
     if (k->reads && !k->reads->is_measured) {
-        read_ways_measure(k);
+        read_ways_measure(k, READ_CPU_S_MAX);
         k->reads->is_measured = true;
     }
     if (k->pairs && !k->pairs->is_measured) {

@@ -106,8 +106,10 @@ int tile_rows_min(const TileWays *ways, ActForm form);
  * kind of ways that the table has. The defaults stay where memory runs out, or where the CPU cannot be told to drop
  * a cache line. Several threads may call it. */
 void product_ways_measure(const Kernels *k);
-/* The parts of that function; each call measures again. */
-void read_ways_measure(const Kernels *k);
+/* The parts of that function; each call measures again. After cpu_s_max seconds of processor time the reads that have
+ * not been measured yet keep their defaults. */
+#define READ_CPU_S_MAX 20e-3
+void read_ways_measure(const Kernels *k, double cpu_s_max);
 void pairs_measure(const Kernels *k);
 void tile_ways_measure(const Kernels *k);
 /* Makes every product of a table read in one way; -1 returns to the chosen ways. For tests and measurements. */
