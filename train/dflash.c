@@ -270,13 +270,6 @@ static int read_head(DrafterFile *f, const Hparams *target, fr_error *err) {
                      gguf_path(f->gguf));
 }
 
-/* Returns whether the first layer has a tensor; all layers have the same ones. */
-static bool first_layer_has(const DrafterFile *f, const char *format) {
-    char name[64];
-    snprintf(name, sizeof name, format, 0);
-    return drafter_file_has(f, name);
-}
-
 static int plan_init(const TrainArgs *a, const FrozenTarget *target, fr_error *err) {
     DrafterFile f;
     Hparams h;
@@ -293,10 +286,10 @@ static int plan_init(const TrainArgs *a, const FrozenTarget *target, fr_error *e
         net.windows_are_causal = keys.windows_are_causal;
         memcpy(net.has_window, keys.has_window, sizeof net.has_window);
         net.embedding_scale = keys.embedding_scale;
-        net.has_head_norms = first_layer_has(&f, DFLASH_WEIGHT(DFLASH_Q_NORM));
-        net.has_sinks = first_layer_has(&f, DFLASH_WEIGHT(DFLASH_SINKS));
-        net.has_biases = first_layer_has(&f, DFLASH_BIAS(DFLASH_ATTN_Q));
-        net.has_output_bias = first_layer_has(&f, DFLASH_BIAS(DFLASH_ATTN_OUTPUT));
+        net.has_head_norms = drafter_file_has_printed(&f, DFLASH_WEIGHT(DFLASH_Q_NORM), 0);
+        net.has_sinks = drafter_file_has_printed(&f, DFLASH_WEIGHT(DFLASH_SINKS), 0);
+        net.has_biases = drafter_file_has_printed(&f, DFLASH_BIAS(DFLASH_ATTN_Q), 0);
+        net.has_output_bias = drafter_file_has_printed(&f, DFLASH_BIAS(DFLASH_ATTN_OUTPUT), 0);
         status = read_head(&f, &target->model->hparams, err);
         if (!status) status = read_selector(&f, err);
         if (!status) status = read_markov(&f, err);

@@ -173,9 +173,7 @@ static int read_block(fr_error *err) {
 
 /* Returns whether the first layer has a tensor; all layers have the same ones. */
 static bool first_layer_has(const DrafterFile *f, const char *what) {
-    char name[64];
-    snprintf(name, sizeof name, EAGLE3_LAYER, 0, what);
-    return drafter_file_has(f, name);
+    return drafter_file_has_printed(f, EAGLE3_LAYER, 0, what);
 }
 
 static int read_shape_of(DrafterFile *f, const Model *target, fr_error *err) {

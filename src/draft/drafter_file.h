@@ -82,6 +82,8 @@ int drafter_file_matrix(DrafterFile *f, const char *name, int64_t n_in, int64_t 
                         fr_error *err);
 int drafter_file_vector(DrafterFile *f, const char *name, int64_t n, float **out, fr_error *err);
 bool drafter_file_has(const DrafterFile *f, const char *name);
+/* The same for a name that is printed, such as that of a tensor of a layer. */
+__attribute__((format(printf, 2, 3))) bool drafter_file_has_printed(const DrafterFile *f, const char *format, ...);
 /* Reads a tensor of the shape [dims[2]][dims[1]][dims[0]] as floats. The caller frees *out with mem_free. */
 int drafter_file_cube(DrafterFile *f, const char *name, const int64_t dims[3], float **out, fr_error *err);
 /* Reads a matrix with n_rows rows of any length *n as floats, [n_rows][*n]. The caller frees *out with mem_free. */

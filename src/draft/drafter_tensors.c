@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "gguf/tensor_type.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -176,6 +177,15 @@ int drafter_file_cube(DrafterFile *f, const char *name, const int64_t dims[3], f
 }
 
 bool drafter_file_has(const DrafterFile *f, const char *name) { return gguf_find_tensor(f->gguf, name) != NULL; }
+
+bool drafter_file_has_printed(const DrafterFile *f, const char *format, ...) {
+    char name[96];
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(name, sizeof name, format, args);
+    va_end(args);
+    return n < (int)sizeof name && drafter_file_has(f, name);
+}
 
 int drafter_file_table(DrafterFile *f, const char *name, int64_t n_rows, int64_t *n, float **out, fr_error *err) {
     const GgufTensor *t = gguf_find_tensor(f->gguf, name);

@@ -748,8 +748,8 @@ static void one_forward_has_the_numbers_of_the_plain_layers(void **state) {
     rig_weights_close(exact);
 }
 
-/* Gemma multiplies its embeddings by a number, and caps its logits. */
-/* Published drafters read the rows of the target's embedding as they are, unless their file has a scale. */
+/* Gemma multiplies its embeddings by a number and caps its logits. Published drafters read the rows of the target's
+ * embedding as they are, unless their file has a scale. */
 static void the_head_is_scaled_as_the_targets_and_the_embedding_as_the_file_says(void **state) {
     (void)state;
     Gguf *g = rig_random_gguf(&(RandomModel){.arch = "gemma2",
@@ -810,46 +810,28 @@ static void the_text_is_the_plain_one(void **state) {
 
 /* ---- files that do not fit ------------------------------------------------------------------------------ */
 
-/* Opens `spec`. Returns the status, and the streams that the drafter asked for in *kept. */
-static int open_spec(const char *spec, KeptLayers *kept, fr_error *err) {
+/* Returns the streams that the drafter asks for. */
+static KeptLayers kept_by(const char *spec) {
     LearnedReader reader;
-    *kept = (KeptLayers){0};
     learned_rig_open_reader(&reader, target);
-    const DrafterEnv env = {.n_vocab = V,
-                            .max_sequences = 1,
-                            .target = target_gguf,
-                            .weights = target,
-                            .device = executor_context(reader.executor)->device,
-                            .n_ctx = 64,
-                            .kept = kept};
-    Drafter *d;
-    int status = drafter_open(&d, spec, &env, 0, err);
-    drafter_close(d);
+    drafter_close(learned_rig_open_drafter(&reader, spec, 1));
     learned_rig_close_reader(&reader);
-    return status;
+    return reader.kept;
 }
 
 /* layers=outputs reads the streams after the layers that the list names; the older layout counts in this way itself. */
 static void lists_of_layers_are_read_as_they_count(void **state) {
     (void)state;
-    KeptLayers kept;
-    fr_error err;
-    assert_int_equal(open_spec("dflash:file=build/dflash-0.gguf", &kept, &err), FR_OK);
+    KeptLayers kept = kept_by("dflash:file=build/dflash-0.gguf");
     assert_true(kept.n == 2 && kept.after[0] == 1 && kept.after[1] == 2);
-    assert_int_equal(open_spec("dflash:file=build/dflash-1.gguf", &kept, &err), FR_OK);
+    kept = kept_by("dflash:file=build/dflash-1.gguf");
     assert_true(kept.n == 1 && kept.after[0] == 2); /* the file has 1 */
-    assert_int_equal(open_spec("dflash:file=build/dflash-0.gguf,layers=outputs", &kept, &err), FR_ERR_ARGUMENT);
-}
-
-static void refuse_file(const char *spec, const char *words) {
-    KeptLayers kept;
-    fr_error err = {0};
-    assert_int_not_equal(open_spec(spec, &kept, &err), FR_OK);
-    if (!strstr(err.message, words)) fail_msg("'%s' does not contain '%s'", err.message, words);
+    learned_rig_check_refused(target, "dflash:file=build/dflash-0.gguf,layers=outputs", FR_ERR_ARGUMENT,
+                              "layers=outputs");
 }
 
 /* Writes the published file with one fault, and expects an error with these words. */
-static void refuse(void (*spoil)(File *f, FileWeights *w), const char *words) {
+static void refuse(void (*spoil)(File *f, FileWeights *w), fr_code code, const char *words) {
     static FileWeights w;
     File f = files[0];
     w = (FileWeights){.file = &f};
@@ -859,7 +841,7 @@ static void refuse(void (*spoil)(File *f, FileWeights *w), const char *words) {
     if (f.mask >= 0) set_mask(&f, &w.rig);
     add_tensors(&f, &w);
     learned_rig_write(&w.rig, BROKEN);
-    refuse_file("dflash:file=" BROKEN, words);
+    learned_rig_check_refused(target, "dflash:file=" BROKEN, code, words);
     learned_rig_free(&w.rig);
 }
 
@@ -934,28 +916,31 @@ static void spoil_vocabulary(File *f, FileWeights *w) {
 
 static void files_that_do_not_fit_are_refused(void **state) {
     (void)state;
-    refuse(spoil_layer, "target_layers has 3");
-    refuse(spoil_block, "block_size is 1");
-    refuse(spoil_mask, "mask token 300");
-    refuse(spoil_no_mask, "mask_token_id is missing");
-    refuse(spoil_heads, "evenly");
-    refuse(spoil_width, "width of 48");
-    refuse(spoil_target, "hidden states of 128 numbers");
-    refuse(spoil_window, "sliding_window_pattern");
-    refuse(spoil_conv, "blk.0.attn_conv_base is missing");
-    refuse(spoil_taps, "needs both conv_kernel_size and conv_group_size");
-    refuse(spoil_group, "groups of 24 channels");
-    refuse(spoil_base, "64 x 3 x 2 instead of 64 x 2 x 2");
-    refuse(spoil_selector, "only one of tensor selector_predecessor.weight and key dflash.selector_top_k");
-    refuse(spoil_tensor, "another version");
-    refuse(spoil_rank, "tensor markov_w2.weight has the wrong shape: 4 x 300 instead of 8 x 300");
-    refuse(spoil_markov, "a Markov head is gated or recurrent");
-    refuse(spoil_confidence, "tensor conf_proj.weight reads 68 numbers instead of 72");
-    refuse(spoil_narrow, "tensor conf_proj.weight reads 72 numbers instead of 64");
-    refuse(spoil_connections, "hyper_connection.count");
-    refuse(spoil_vocabulary, "2 tokens");
-    refuse_file("dflash:file=" TARGET, "or one made by forerun import-drafter dflash");
-    refuse_file("eagle3:file=build/dflash-1.gguf", "use this one as dflash:file=");
+    refuse(spoil_layer, FR_ERR_FORMAT, "target_layers has 3");
+    refuse(spoil_block, FR_ERR_FORMAT, "block_size is 1");
+    refuse(spoil_mask, FR_ERR_MISMATCH, "mask token 300");
+    refuse(spoil_no_mask, FR_ERR_FORMAT, "mask_token_id is missing");
+    refuse(spoil_heads, FR_ERR_FORMAT, "evenly");
+    refuse(spoil_width, FR_ERR_FORMAT, "width of 48");
+    refuse(spoil_target, FR_ERR_MISMATCH, "hidden states of 128 numbers");
+    refuse(spoil_window, FR_ERR_FORMAT, "sliding_window_pattern");
+    refuse(spoil_conv, FR_ERR_FORMAT, "blk.0.attn_conv_base is missing");
+    refuse(spoil_taps, FR_ERR_FORMAT, "needs both conv_kernel_size and conv_group_size");
+    refuse(spoil_group, FR_ERR_FORMAT, "groups of 24 channels");
+    refuse(spoil_base, FR_ERR_FORMAT, "64 x 3 x 2 instead of 64 x 2 x 2");
+    refuse(spoil_selector, FR_ERR_FORMAT,
+           "only one of tensor selector_predecessor.weight and key dflash.selector_top_k");
+    refuse(spoil_tensor, FR_ERR_UNSUPPORTED, "another version");
+    refuse(spoil_rank, FR_ERR_FORMAT, "tensor markov_w2.weight has the wrong shape: 4 x 300 instead of 8 x 300");
+    refuse(spoil_markov, FR_ERR_FORMAT, "a Markov head is gated or recurrent");
+    refuse(spoil_confidence, FR_ERR_FORMAT, "tensor conf_proj.weight reads 68 numbers instead of 72");
+    refuse(spoil_narrow, FR_ERR_FORMAT, "tensor conf_proj.weight reads 72 numbers instead of 64");
+    refuse(spoil_connections, FR_ERR_UNSUPPORTED, "hyper_connection.count");
+    refuse(spoil_vocabulary, FR_ERR_MISMATCH, "2 tokens");
+    learned_rig_check_refused(target, "dflash:file=" TARGET, FR_ERR_MISMATCH,
+                              "or one made by forerun import-drafter dflash");
+    learned_rig_check_refused(target, "eagle3:file=build/dflash-1.gguf", FR_ERR_MISMATCH,
+                              "use this one as dflash:file=");
 }
 
 int main(void) {

@@ -540,25 +540,12 @@ static void a_list_of_outputs_is_one_layer_later(void **state) {
     (void)state;
     LearnedReader reader;
     learned_rig_open_reader(&reader, target);
-    fr_error err;
-    for (int is_output = 0; is_output < 2; is_output++) {
-        KeptLayers kept = {0};
-        const DrafterEnv env = {.n_vocab = V,
-                                .max_sequences = 1,
-                                .target = target_gguf,
-                                .weights = target,
-                                .device = executor_context(reader.executor)->device,
-                                .n_ctx = 64,
-                                .kept = &kept};
-        Drafter *d = NULL;
-        const char *spec = is_output ? "eagle3:file=build/eagle3-0.gguf,layers=outputs"
-                                     : "eagle3:file=build/eagle3-0.gguf";
-        int status = drafter_open(&d, spec, &env, 0, &err);
-        assert_int_equal(status, is_output ? FR_ERR_ARGUMENT : FR_OK); /* there is no output of layer 2 */
-        for (int32_t i = 0; !is_output && i < 3; i++) assert_int_equal(kept.after[i], i);
-        drafter_close(d);
-    }
+    Drafter *d = learned_rig_open_drafter(&reader, "eagle3:file=build/eagle3-0.gguf", 1);
+    for (int32_t i = 0; i < 3; i++) assert_int_equal(reader.kept.after[i], i);
+    drafter_close(d);
     learned_rig_close_reader(&reader);
+    learned_rig_check_refused(target, "eagle3:file=build/eagle3-0.gguf,layers=outputs", FR_ERR_ARGUMENT,
+                              "layers=outputs"); /* there is no output of layer 2 */
 }
 
 static void a_step_leads_where_the_prompt_leads(void **state) {
@@ -630,27 +617,8 @@ static void training_begins_with_what_the_file_predicts(void **state) {
 
 /* ---- files that do not fit ------------------------------------------------------------------------------ */
 
-/* Expects an error with these words. */
-static void refuse_file(const char *spec, const char *words) {
-    fr_error err = {0};
-    LearnedReader reader;
-    KeptLayers kept = {0};
-    learned_rig_open_reader(&reader, target);
-    const DrafterEnv env = {.n_vocab = V,
-                            .max_sequences = 1,
-                            .target = target_gguf,
-                            .weights = target,
-                            .device = executor_context(reader.executor)->device,
-                            .n_ctx = 64,
-                            .kept = &kept};
-    Drafter *d;
-    assert_int_not_equal(drafter_open(&d, spec, &env, 0, &err), FR_OK);
-    if (!strstr(err.message, words)) fail_msg("'%s' does not contain '%s'", err.message, words);
-    learned_rig_close_reader(&reader);
-}
-
 /* Writes the published file with one fault, and expects an error with these words. */
-static void refuse(void (*spoil)(File *f, FileWeights *w), const char *words) {
+static void refuse(void (*spoil)(File *f, FileWeights *w), fr_code code, const char *words) {
     static FileWeights w;
     File f = files[0];
     w = (FileWeights){.file = &f};
@@ -663,7 +631,7 @@ static void refuse(void (*spoil)(File *f, FileWeights *w), const char *words) {
     set_keys(&f, &w.rig);
     add_tensors(&f, &w);
     learned_rig_write(&w.rig, BROKEN);
-    refuse_file("eagle3:file=" BROKEN, words);
+    learned_rig_check_refused(target, "eagle3:file=" BROKEN, code, words);
     learned_rig_free(&w.rig);
 }
 
@@ -702,24 +670,27 @@ static void spoil_vocabulary(File *f, FileWeights *w) {
 
 static void files_that_do_not_fit_are_refused(void **state) {
     (void)state;
-    refuse(spoil_layer, "extract_layers has 3");
-    refuse(spoil_token, "item 3 of tensor d2t is 300");
-    refuse(spoil_twice, "item 9 of tensor d2t");
-    refuse(spoil_heads, "evenly");
-    refuse(spoil_head, "tensor output.weight is missing");
-    refuse(spoil_layers, "block_count");
-    refuse(spoil_second, "tensor blk.1.attn_norm.weight is missing");
-    refuse(spoil_block, "block_size");
-    refuse(spoil_mask, "mask_token_id");
-    refuse(spoil_no_mask, "mask_token_id");
-    refuse(spoil_mask_hidden, "another version");
-    refuse(spoil_no_mask_hidden, "tensor mask_hidden.weight is missing");
-    refuse_file("eagle3:file=build/eagle3-4.gguf,tree=static", "has no static trees");
-    refuse(spoil_tensor, "another version");
-    refuse(spoil_key, "sliding_window");
-    refuse(spoil_vocabulary, "2 tokens");
-    refuse_file("eagle3:file=" TARGET, "or one made by forerun import-drafter eagle3");
-    refuse_file("eagle:file=build/eagle3-0.gguf", "use this one as eagle3:file=");
+    refuse(spoil_layer, FR_ERR_FORMAT, "extract_layers has 3");
+    refuse(spoil_token, FR_ERR_FORMAT, "item 3 of tensor d2t is 300");
+    refuse(spoil_twice, FR_ERR_FORMAT, "item 9 of tensor d2t");
+    refuse(spoil_heads, FR_ERR_FORMAT, "evenly");
+    refuse(spoil_head, FR_ERR_FORMAT, "tensor output.weight is missing");
+    refuse(spoil_layers, FR_ERR_FORMAT, "block_count");
+    refuse(spoil_second, FR_ERR_FORMAT, "tensor blk.1.attn_norm.weight is missing");
+    refuse(spoil_block, FR_ERR_FORMAT, "block_size");
+    refuse(spoil_mask, FR_ERR_FORMAT, "mask_token_id");
+    refuse(spoil_no_mask, FR_ERR_FORMAT, "mask_token_id");
+    refuse(spoil_mask_hidden, FR_ERR_UNSUPPORTED, "another version");
+    refuse(spoil_no_mask_hidden, FR_ERR_FORMAT, "tensor mask_hidden.weight is missing");
+    learned_rig_check_refused(target, "eagle3:file=build/eagle3-4.gguf,tree=static", FR_ERR_ARGUMENT,
+                              "has no static trees");
+    refuse(spoil_tensor, FR_ERR_UNSUPPORTED, "another version");
+    refuse(spoil_key, FR_ERR_UNSUPPORTED, "sliding_window");
+    refuse(spoil_vocabulary, FR_ERR_MISMATCH, "2 tokens");
+    learned_rig_check_refused(target, "eagle3:file=" TARGET, FR_ERR_MISMATCH,
+                              "or one made by forerun import-drafter eagle3");
+    learned_rig_check_refused(target, "eagle:file=build/eagle3-0.gguf", FR_ERR_MISMATCH,
+                              "use this one as eagle3:file=");
 }
 
 int main(void) {

@@ -353,19 +353,7 @@ static void hits_are_counted_along_the_text(void **state) {
 }
 
 static void refuse(const char *spec, fr_code code, const char *words) {
-    LearnedReader reader;
-    Drafter *d;
-    fr_error err = {0};
-    learned_rig_open_reader(&reader, lyanna_target.model);
-    const DrafterEnv env = {.n_vocab = V,
-                            .max_sequences = 1,
-                            .target = lyanna_target.gguf,
-                            .weights = lyanna_target.model,
-                            .device = executor_context(reader.executor)->device,
-                            .n_ctx = 64};
-    assert_int_equal(drafter_open(&d, spec, &env, 0, &err), code);
-    if (!strstr(err.message, words)) fail_msg("%s: '%s' does not contain '%s'", spec, err.message, words);
-    learned_rig_close_reader(&reader);
+    learned_rig_check_refused(lyanna_target.model, spec, code, words);
 }
 
 static void invalid_files_and_options_are_refused(void **state) {

@@ -238,28 +238,20 @@ static void static_trees_have_the_shape_of_the_accuracies(void **state) {
 static void accuracies_must_be_probabilities(void **state) {
     (void)state;
     static const float bad[] = {1.5f, -0.25f};
-    Device *device = rig_device(target, 1);
-    const DrafterEnv env =
-        {.n_vocab = V, .max_sequences = 1, .target = target_gguf, .weights = target, .device = device, .n_ctx = 64};
     for (int i = 0; i < 2; i++) {
         LearnedRig r;
-        Drafter *d;
-        fr_error err = {0};
         learned_rig_begin(&r, "medusa", target, 5);
         gguf_set_u32(r.w, DRAFTER_KEY("medusa.head_count"), 1);
         gguf_set_u32(r.w, DRAFTER_KEY("medusa.block_count"), 0);
         gguf_set_string(r.w, DRAFTER_KEY("medusa.output"), "target", 6);
         gguf_add_tensor(r.w, "medusa.accuracy", TYPE_F32, 2, (int64_t[]){1, 1}, &bad[i]);
         learned_rig_write(&r, "build/medusa-bad.gguf");
-        assert_int_equal(drafter_open(&d, "medusa:file=build/medusa-bad.gguf", &env, 0, &err), FR_ERR_FORMAT);
-        if (!strstr(err.message, "but an accuracy must be from 0 to 1")) fail_msg("%s", err.message);
+        learned_rig_check_refused(target, "medusa:file=build/medusa-bad.gguf", FR_ERR_FORMAT,
+                                  "but an accuracy must be from 0 to 1");
         learned_rig_free(&r);
     }
-    Drafter *d;
-    fr_error err = {0};
-    assert_int_equal(drafter_open(&d, "medusa:tree=round,file=build/medusa-0.gguf", &env, 0, &err), FR_ERR_ARGUMENT);
-    assert_string_equal(err.message, "medusa: 'tree=round' must be dynamic or static");
-    device_close(device);
+    learned_rig_check_refused(target, "medusa:tree=round,file=build/medusa-0.gguf", FR_ERR_ARGUMENT,
+                              "medusa: 'tree=round' must be dynamic or static");
 }
 
 static void the_text_is_the_plain_one(void **state) {

@@ -344,25 +344,12 @@ static char *find_name(ModelPatch *p, const char *name) {
     return NULL;
 }
 
+/* The model itself runs. */
 static void expect_refusal(const char *path, fr_code code, const char *says) {
     Gguf *g = rig_gguf(path);
-    Weights *target = rig_weights(g, NULL); /* the model itself runs */
-    LearnedReader r;
-    Drafter *d;
-    fr_error err = {0};
-    learned_rig_open_reader(&r, target);
-    const DrafterEnv env = {.n_vocab = target->model->hparams.n_vocab,
-                            .max_sequences = 1,
-                            .target = g,
-                            .weights = target,
-                            .device = executor_context(r.executor)->device,
-                            .n_ctx = 64};
-    int status = drafter_open(&d, "mtp", &env, 0, &err);
-    if (status != code || strncmp(err.message, "mtp: ", 5) != 0 || !strstr(err.message, says) ||
-        !strstr(err.message, "or another drafter"))
-        fail_msg("the error should contain '%s'; status %d: '%s'", says, status, err.message);
-    assert_null(d);
-    learned_rig_close_reader(&r);
+    Weights *target = rig_weights(g, NULL);
+    learned_rig_check_refused(target, "mtp", code, says);
+    learned_rig_check_refused(target, "mtp", code, "or another drafter");
     rig_weights_close(target);
     gguf_close(g);
 }

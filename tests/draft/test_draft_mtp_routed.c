@@ -293,9 +293,6 @@ static void the_text_is_the_plain_one(void **state) {
 /* The model itself runs; the tensor `name` gets another name of the same length. */
 static void expect_refusal(const RandomModel *m, const char *name, const char *new_name, const char *says) {
     ModelPatch p;
-    fr_error err = {0};
-    LearnedReader r;
-    Drafter *d;
     size_t n = strlen(name), at = 0;
     write_model(m, TARGET);
     model_patch_open(&p, TARGET);
@@ -306,17 +303,7 @@ static void expect_refusal(const RandomModel *m, const char *name, const char *n
     model_patch_close(&p);
     Gguf *g = rig_gguf(TARGET);
     Weights *target = rig_weights(g, NULL);
-    learned_rig_open_reader(&r, target);
-    const DrafterEnv env = {.n_vocab = V,
-                            .max_sequences = 1,
-                            .target = g,
-                            .weights = target,
-                            .device = executor_context(r.executor)->device,
-                            .n_ctx = 64};
-    if (drafter_open(&d, "mtp", &env, 0, &err) != FR_ERR_FORMAT || !strstr(err.message, says))
-        fail_msg("the error should contain '%s': '%s'", says, err.message);
-    assert_null(d);
-    learned_rig_close_reader(&r);
+    learned_rig_check_refused(target, "mtp", FR_ERR_FORMAT, says);
     rig_weights_close(target);
     gguf_close(g);
 }

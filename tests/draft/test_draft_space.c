@@ -372,25 +372,14 @@ static void impossible_rows_cost_the_drafter_and_not_the_text(void **state) {
 static void a_file_of_another_width_is_refused(void **state) {
     (void)state;
     LearnedRig r;
-    LearnedReader reader;
-    Drafter *d;
-    fr_error err;
     learned_rig_begin(&r, "space", target, 1);
     gguf_set_u32(r.w, DRAFTER_KEY("space.mask_count"), 2);
     gguf_set_u32(r.w, DRAFTER_KEY("space.block_count"), 0);
     learned_rig_tensor(&r, "space.masks", TYPE_F32, H / 2, 2, 0.5);
     learned_rig_write(&r, "build/space-narrow.gguf");
     learned_rig_free(&r);
-    learned_rig_open_reader(&reader, target);
-    const DrafterEnv env = {.n_vocab = V,
-                            .max_sequences = 1,
-                            .target = target_gguf,
-                            .weights = target,
-                            .device = executor_context(reader.executor)->device,
-                            .n_ctx = 64};
-    assert_int_equal(drafter_open(&d, "space:file=build/space-narrow.gguf", &env, 0, &err), FR_ERR_FORMAT);
-    if (!strstr(err.message, "has rows of 32 numbers instead of 64")) fail_msg("%s", err.message);
-    learned_rig_close_reader(&reader);
+    learned_rig_check_refused(target, "space:file=build/space-narrow.gguf", FR_ERR_FORMAT,
+                              "has rows of 32 numbers instead of 64");
 }
 
 int main(void) {

@@ -191,26 +191,18 @@ static void logits_of_the_list_have_the_same_bits(void **state) {
     learned_rig_close_reader(&reader);
 }
 
-static void expect_refused(const char *spec, const char *said) {
-    LearnedReader reader;
-    Drafter *d = NULL;
-    fr_error err = {0};
-    learned_rig_open_reader(&reader, target);
-    const DrafterEnv env = env_of(&reader);
-    if (drafter_open(&d, spec, &env, 0, &err) == FR_OK) fail_msg("%s was opened", spec);
-    if (!strstr(err.message, said)) fail_msg("'%s' is not in '%s'", said, err.message);
-    learned_rig_close_reader(&reader);
-}
-
 static void wrong_lists_are_refused(void **state) {
     (void)state;
     static const int32_t falls[] = {5, 4}, too_large[] = {5, V};
     write_with_list("build/all-medusa.gguf", falls, 2, "build/head-tokens-bad.gguf");
-    expect_refused("medusa:file=build/head-tokens-bad.gguf", "entry 1 of forerun-drafter.head_tokens");
+    learned_rig_check_refused(target, "medusa:file=build/head-tokens-bad.gguf", FR_ERR_FORMAT,
+                              "entry 1 of forerun-drafter.head_tokens");
     write_with_list("build/all-eagle.gguf", too_large, 2, "build/head-tokens-bad.gguf");
-    expect_refused("eagle:file=build/head-tokens-bad.gguf", "must rise and stay below 300");
+    learned_rig_check_refused(target, "eagle:file=build/head-tokens-bad.gguf", FR_ERR_FORMAT,
+                              "must rise and stay below 300");
     write_with_list("build/all-eagle3.gguf", odd_tokens, V / 2, "build/head-tokens-bad.gguf");
-    expect_refused("eagle3:file=build/head-tokens-bad.gguf", "has the key head_tokens");
+    learned_rig_check_refused(target, "eagle3:file=build/head-tokens-bad.gguf", FR_ERR_FORMAT,
+                              "has the key head_tokens");
 }
 
 int main(void) {

@@ -23,7 +23,7 @@ void learned_rig_open_reader(LearnedReader *r, const Weights *model) {
 
 void learned_rig_close_reader(LearnedReader *r) { rig_executor_close(r->executor); }
 
-Drafter *learned_rig_open_drafter(LearnedReader *r, const char *spec, int32_t max_sequences) {
+int learned_rig_try_drafter(LearnedReader *r, const char *spec, int32_t max_sequences, Drafter **out, fr_error *err) {
     const DrafterEnv env = {.n_vocab = r->model->model->hparams.n_vocab,
                             .max_sequences = max_sequences,
                             .target = r->model->model->gguf,
@@ -31,11 +31,28 @@ Drafter *learned_rig_open_drafter(LearnedReader *r, const char *spec, int32_t ma
                             .device = executor_context(r->executor)->device,
                             .n_ctx = READER_CTX,
                             .kept = &r->kept};
+    return drafter_open(out, spec, &env, 0, err);
+}
+
+Drafter *learned_rig_open_drafter(LearnedReader *r, const char *spec, int32_t max_sequences) {
     Drafter *d;
     fr_error err;
-    if (drafter_open(&d, spec, &env, 0, &err)) fail_msg("%s", err.message);
+    if (learned_rig_try_drafter(r, spec, max_sequences, &d, &err)) fail_msg("%s", err.message);
     if (r->kept.n && executor_keep_layers(r->executor, &r->kept, &err)) fail_msg("%s", err.message);
     return d;
+}
+
+void learned_rig_check_refused(const Weights *target, const char *spec, fr_code code, const char *words) {
+    LearnedReader reader;
+    Drafter *d = NULL;
+    fr_error err = {0};
+    learned_rig_open_reader(&reader, target);
+    int status = learned_rig_try_drafter(&reader, spec, 1, &d, &err);
+    assert_null(d);
+    if (status != (int)code || !strstr(err.message, words))
+        fail_msg("%s: status %d instead of %d, and '%s' should contain '%s'", spec, status, (int)code, err.message,
+                 words);
+    learned_rig_close_reader(&reader);
 }
 
 const float *learned_rig_feed(LearnedReader *r, Drafter *d, int32_t sequence, const int32_t *text, int32_t n,

@@ -55,6 +55,10 @@ void learned_rig_open_reader(LearnedReader *r, const Weights *model);
 void learned_rig_close_reader(LearnedReader *r);
 /* Opens `spec` for the reader's target. */
 Drafter *learned_rig_open_drafter(LearnedReader *r, const char *spec, int32_t max_sequences);
+/* The same, but returns the status of drafter_open, and in r->kept the streams that the drafter asked for. */
+int learned_rig_try_drafter(LearnedReader *r, const char *spec, int32_t max_sequences, Drafter **out, fr_error *err);
+/* Fails unless `spec` is refused for the target with this status and a message that contains `words`. */
+void learned_rig_check_refused(const Weights *target, const char *spec, fr_code code, const char *words);
 /* Gives the drafter a text of n tokens with its hidden states, `chunk` at a time. Returns the last hidden state, from
  * which it drafts, valid until the next call. */
 const float *learned_rig_feed(LearnedReader *r, Drafter *d, int32_t sequence, const int32_t *text, int32_t n,

@@ -111,9 +111,7 @@ static void close_hydra(Drafter *drafter) {
 }
 
 static bool has_bias(const Hydra *d, const char *layer) {
-    char name[80];
-    snprintf(name, sizeof name, "%s.bias", layer);
-    return drafter_file_has(&d->learned.file, name);
+    return drafter_file_has_printed(&d->learned.file, "%s.bias", layer);
 }
 
 static int read_head(Hydra *d, int32_t i, fr_error *err) {
