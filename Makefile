@@ -248,6 +248,8 @@ $(BUILD)/tests/test_alloc_failures: TEST_LDFLAGS := -Wl,--wrap=malloc,--wrap=cal
 $(BUILD)/tests/test_model: TEST_LDFLAGS := -Wl,--wrap=aligned_alloc,--wrap=free
 # test_ranks lets the products of one rank differ.
 $(BUILD)/tests/test_ranks: TEST_LDFLAGS := -Wl,--wrap=cpu_linear
+# test_kept_states counts how often the target reads a sequence.
+$(BUILD)/tests/test_kept_states: TEST_LDFLAGS := -Wl,--wrap=frozen_read
 # test_pull_tls is a server of its own.
 $(BUILD)/tests/test_pull_tls: TEST_LDFLAGS := -Wl,--no-as-needed -lssl -lcrypto
 $(BUILD)/bench/bench_serve: $(BUILD)/bench/load_figures.o

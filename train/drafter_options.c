@@ -41,6 +41,12 @@ const Option train_steps_options[] = {
     {.key = NULL},
 };
 
+static int parse_state_memory(void *to, const char *text, fr_error *err) {
+    DrafterSettings *s = to;
+    s->state_memory = 0;
+    return strcmp(text, "0") == 0 ? (int)FR_OK : corpus_parse_size(text, &s->state_memory, err);
+}
+
 const Option train_drafter_options[] = {
     {.key = "labels",
      OPT_CHOICE(DrafterSettings, loss.hard_labels, "soft", "hard"),
@@ -61,6 +67,13 @@ const Option train_drafter_options[] = {
      .values = (const int32_t[]){TYPE_F16, TYPE_F32, TYPE_Q8_0},
      .default_value = "f16",
      .help = "type of the matrices in the file"},
+    {.key = "state-memory",
+     OPT_CUSTOM(parse_state_memory),
+     .metavar = "SIZE",
+     .section = "The run",
+     .default_value = "1G",
+     .help = "keep up to SIZE of the target's hidden states, so that later epochs and validations need not run the "
+             "target again; 0: none; it does not change the result"},
     {.key = NULL},
 };
 
@@ -143,6 +156,11 @@ static int read_init(Trainer *t, const NetClass *class, const void *net, const M
     return status;
 }
 
+bool train_has_epochs(const TrainArgs *a) {
+    const LoopOptions *o = &a->loop;
+    return a->dataset && o->schedule.n_steps > a->dataset->train.n / ((int64_t)o->n_sequences * o->n_accumulate);
+}
+
 int train_drafter_open(Trainer **out, FrozenTarget *target, const NetClass *class, const void *net,
                        const DrafterSettings *s, const TrainArgs *a, char *signature, size_t n_signature,
                        fr_error *err) {
@@ -153,6 +171,8 @@ int train_drafter_open(Trainer **out, FrozenTarget *target, const NetClass *clas
                                .max_length = a->data.length,
                                .type = s->type,
                                .seed = a->loop.seed,
+                               .state_memory = (size_t)s->state_memory,
+                               .has_epochs = train_has_epochs(a),
                                .noise = s->noise,
                                .n_threads = a->n_threads};
     int status = choose_head_tokens(s, a, model->hparams.n_vocab, &o, err);

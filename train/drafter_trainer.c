@@ -3,9 +3,8 @@
  *     batch    sequence 0 .. n-1 --> the target, one after the other, all threads on each --> hidden states
  *              then threads take whole sequences each: forward and backward through the network
  *
- * Hidden states are not stored beyond the batch, on disk or in memory: they are computed again whenever a sequence
- * comes. They are computed by the inference code, so the drafter is trained on the very numbers that it will read when
- * it drafts.
+ * Hidden states are computed by the inference code, so the drafter is trained on the very numbers that it will read
+ * when it drafts. Those of sequences that come again stay in memory (kept_states.h), which changes no bit.
  *
  * Tests: test_train_unroll.c, test_train_heads_file.c. */
 #include "base/hash.h"
@@ -14,6 +13,7 @@
 #include "draft/learned/learned_files.h"
 #include "gguf/tensor_type.h"
 #include "train/drafter_trainer.h"
+#include "train/kept_states.h"
 #include "train/ops.h"
 
 #include <stdio.h>
@@ -36,6 +36,7 @@ typedef struct DrafterTrainer {
     float *streams; /* [n_sequences][max_length][n_streams][C]; NULL: none */
     float *noise;   /* [n_threads][max_length][C]; NULL: none */
     int32_t n_sequences;
+    KeptStates kept;
 } DrafterTrainer;
 
 /* ---- initial values ----------------------------------------------------------------------------- */
@@ -163,15 +164,45 @@ static int grow_hidden(DrafterTrainer *t, int32_t n, fr_error *err) {
     return fits ? FR_OK : (int)error_memory(err, "the target's hidden states of a batch", bytes + of_streams);
 }
 
+/* Returns how many bytes the states of sequences that are learned may take: an eighth is left for those that are held
+ * out, which come again more often. */
+static size_t most_of_learned(const DrafterTrainer *t) { return t->kept.max_bytes - t->kept.max_bytes / 8; }
+
+/* Keeps the states of a sequence that comes again. */
+static void keep_states(DrafterTrainer *t, const int32_t *tokens, int32_t n, const float *hidden, const float *streams,
+                        bool is_held_out) {
+    size_t n_hidden = (size_t)n * (size_t)t->target.model->hparams.n_embd,
+           n_streams = (size_t)streams_of_sequence(t, n);
+    if (!is_held_out && !t->options.has_epochs) return;
+    float *kept = kept_states_add(&t->kept, tokens, n, n_hidden + n_streams,
+                                  is_held_out ? t->kept.max_bytes : most_of_learned(t));
+    if (!kept) return;
+    memcpy(kept, hidden, n_hidden * sizeof *kept);
+    if (streams) memcpy(kept + n_hidden, streams, n_streams * sizeof *kept);
+}
+
+/* Gets the target's states of sequence i of the batch. */
+static int get_states(DrafterTrainer *t, const TrainBatch *b, int32_t i, bool is_held_out, fr_error *err) {
+    const int32_t *tokens = b->tokens + (int64_t)i * (b->length + 1);
+    int64_t n_hidden = (int64_t)b->length * t->target.model->hparams.n_embd,
+            n_streams = streams_of_sequence(t, b->length);
+    float *hidden = t->hidden + i * n_hidden, *streams = t->streams ? t->streams + i * n_streams : NULL;
+    const float *kept = kept_states_find(&t->kept, tokens, b->length);
+    if (kept) {
+        memcpy(hidden, kept, (size_t)n_hidden * sizeof *hidden);
+        if (streams) memcpy(streams, kept + n_hidden, (size_t)n_streams * sizeof *streams);
+        return FR_OK;
+    }
+    int status = frozen_read(&t->target, tokens, b->length, hidden, streams, err);
+    if (!status) keep_states(t, tokens, b->length, hidden, streams, is_held_out);
+    return status;
+}
+
 static int learn(Trainer *trainer, const TrainBatch *b, double weight, TrainSums *sums, fr_error *err) {
     DrafterTrainer *t = (DrafterTrainer *)trainer;
     int status = check_batch(t, b, err);
     if (!status) status = grow_hidden(t, b->n_sequences, err);
-    int64_t width = t->target.model->hparams.n_embd;
-    for (int32_t i = 0; i < b->n_sequences && !status; i++)
-        status = frozen_read(&t->target, b->tokens + (int64_t)i * (b->length + 1), b->length,
-                             t->hidden + (int64_t)i * b->length * width,
-                             t->streams ? t->streams + i * streams_of_sequence(t, b->length) : NULL, err);
+    for (int32_t i = 0; i < b->n_sequences && !status; i++) status = get_states(t, b, i, weight == 0, err);
     if (status) return status;
     Task task = {t, b, weight};
     return gradients_run(&t->gradients, b->n_sequences, learn_sequence, &task, weight != 0, sums, err);
@@ -205,6 +236,13 @@ static int write_file(const Trainer *trainer, const char *path, const DrafterTra
     return status;
 }
 
+StateMemory drafter_trainer_state_memory(const Trainer *trainer, int64_t n_sequences, int32_t length) {
+    const DrafterTrainer *t = (const DrafterTrainer *)trainer;
+    int64_t each = (int64_t)sizeof(float) * length * t->target.model->hparams.n_embd * (1 + t->target.n_streams);
+    int64_t most = (int64_t)most_of_learned(t);
+    return (StateMemory){n_sequences * each, min_i64(n_sequences * each, most), each * n_sequences / 7 * 8};
+}
+
 bool drafter_trainer_accuracy(const TrainSums *sums, float accuracy[TRAIN_MAX_STEPS * TRAIN_RANKS]) {
     for (int32_t i = 0; i < sums->n_heads; i++) {
         if (sums->of[i] == 0) return false;
@@ -228,6 +266,7 @@ static void close_trainer(Trainer *trainer) {
     arena_free(&t->arena);
     mem_free(t->hidden);
     mem_free(t->streams);
+    kept_states_free(&t->kept);
     mem_free(t->options.head_tokens);
     mem_free(t);
 }
@@ -289,6 +328,7 @@ int drafter_trainer_open(Trainer **out, FrozenTarget *target, const DrafterTrain
     }
     t->trainer.class = &class;
     t->options = *options;
+    t->kept.max_bytes = options->state_memory;
     t->target = *target;
     *target = (FrozenTarget){0};
     int status = open_params(t, err);

@@ -47,6 +47,8 @@ typedef struct DrafterTrainerOptions {
     uint64_t seed;         /* the seed of the initial values and the noise */
     int32_t *head_tokens;  /* [n_head_tokens] the file's list (head_tokens.c), which the trainer frees; NULL: none */
     int32_t n_head_tokens; /* 0: the list of a file of --init is kept */
+    size_t state_memory;   /* the most bytes of hidden states that are kept for sequences that come again */
+    bool has_epochs;       /* the sequences that are learned come again; those that are held out always do */
     double noise; /* TrainSequence.noise is uniform in (-noise, noise), drawn anew for each sequence learned; 0: none */
     int n_threads;
 } DrafterTrainerOptions;
@@ -54,6 +56,13 @@ typedef struct DrafterTrainerOptions {
 /* Takes ownership of the frozen target: it is closed with the trainer, or here on failure. The target reads each
  * sequence once with all threads; then each thread takes whole sequences forward and backward (gradients.c). */
 int drafter_trainer_open(Trainer **out, FrozenTarget *target, const DrafterTrainerOptions *options, fr_error *err);
+
+/* Bytes of the target's hidden states: of all sequences that are learned, of those that are kept, and the state_memory
+ * with which all are. */
+typedef struct StateMemory {
+    int64_t all, kept, for_all;
+} StateMemory;
+StateMemory drafter_trainer_state_memory(const Trainer *trainer, int64_t n_sequences, int32_t length);
 
 /* DrafterTraining.accuracy: [n_heads][TRAIN_RANKS], from the sums of a validation. False: some step has no
  * predictions. */

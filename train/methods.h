@@ -35,6 +35,9 @@ typedef struct TrainArgs {
 extern const Option train_model_options[], train_vocab_options[], train_args_options[];
 void train_args_defaults(TrainArgs *a);
 
+/* Returns whether the run learns from a sequence more than once. */
+bool train_has_epochs(const TrainArgs *a);
+
 /* What `forerun train` can train. A new method is one file with a TrainMethod and one line in
  * method_options.c. */
 typedef struct TrainMethod {
@@ -60,7 +63,8 @@ const TrainMethod *train_method_find(const char *name); /* NULL: unknown */
 typedef struct DrafterSettings {
     TensorType type;       /* the type of matrices in the file */
     int32_t n_head_tokens; /* 0: not given */
-    double noise;          /* as in DrafterTrainerOptions */
+    int64_t state_memory;  /* as in DrafterTrainerOptions */
+    double noise;          /* the same */
     HeadLossOptions loss;  /* its n_steps: heads, or steps that a drafter continues by itself */
     double step_weights[TRAIN_MAX_STEPS];
     int32_t n_step_weights; /* 0: all 1 */

@@ -7,6 +7,19 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Prints what a run of several epochs keeps. */
+static void print_states(const Training *t) {
+    const Sequences *s = &t->data.train;
+    const StateMemory m = drafter_trainer_state_memory(t->trainer, s->n, s->length);
+    if (m.kept == m.all) {
+        printf("the target reads each sequence once: its hidden states take %.1f MB of memory\n", (double)m.all / 1e6);
+        return;
+    }
+    printf("the target reads %.0f %% of the sequences again in each epoch; with\n"
+           "--state-memory %lldM their hidden states stay in memory\n",
+           100 * (1 - (double)m.kept / (double)m.all), (long long)(m.for_all >> 20) + 1);
+}
+
 void train_print_plan(const Training *t) {
     const Dataset *d = &t->data;
     const LoopOptions *o = &t->args.loop;
@@ -33,6 +46,7 @@ void train_print_plan(const Training *t) {
            gemm_description());
     if (t->ranks) printf("; %d processes", train_ranks_size(t->ranks));
     putchar('\n');
+    if (t->method->needs_model && train_has_epochs(&t->args)) print_states(t);
     fflush(stdout);
 }
 
@@ -54,8 +68,9 @@ static void join(char *out, size_t n, char *const *words, int n_words) {
 
 /* Returns how many words an option takes that changes no byte of the result: 0 if the word is another one. */
 static int n_words_without_effect(const char *word) {
-    static const char *const flags[] = {"--resume", "--force"}, *const numbers[] = {"--threads", "--ranks"};
-    for (int i = 0; i < 2; i++) {
+    static const char *const flags[] = {"--resume", "--force", "--idle"}, *const numbers[] = {"--threads", "--ranks",
+                                                                                              "--state-memory"};
+    for (int i = 0; i < 3; i++) {
         size_t n = strlen(numbers[i]);
         if (strcmp(word, flags[i]) == 0) return 1;
         if (strncmp(word, numbers[i], n) == 0 && (word[n] == '=' || !word[n])) return word[n] ? 1 : 2;

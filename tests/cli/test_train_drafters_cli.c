@@ -69,7 +69,17 @@ static void eagle3_resumes_exactly_and_drafts(void **state) {
                1, "cannot be continued with these options: its --hot-tokens is another");
 }
 
-/* The same with blocks, whose anchors a resumed run draws again. A file that goes on has the block of the first one. */
+/* The command in the file is the one without the option. */
+static void hidden_states_in_memory_change_no_byte(void **state) {
+    (void)state;
+    cli_expect(EAGLE3 "--layers 0,1 --batch 16", 0, "the target reads each sequence once");
+    train_rig_shell("mv " OUT " " DIR "/whole.gguf");
+    cli_expect(EAGLE3 "--layers 0,1 --batch 16 --state-memory 0", 0, "the target reads 100 % of the sequences again");
+    train_rig_shell("cmp " OUT " " DIR "/whole.gguf");
+    cli_expect(EAGLE3 "--state-memory much 2>&1", 2, "must be a number of bytes, such as 500M or 4G");
+}
+
+/* A resumed run draws the anchors of its blocks again. A file that goes on has the block of the first one. */
 static void eagle3_with_blocks_resumes_exactly_and_drafts(void **state) {
     (void)state;
     const char *command = EAGLE3 "--chain parallel --depth 2 --steps-ahead 4 --anchors 3 --mask-token 9 "
@@ -384,6 +394,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_drafter_resumes_too_and_drafts),
         cmocka_unit_test(eagle3_resumes_exactly_and_drafts),
+        cmocka_unit_test(hidden_states_in_memory_change_no_byte),
         cmocka_unit_test(eagle3_with_blocks_resumes_exactly_and_drafts),
         cmocka_unit_test(eagle3_goes_on_from_a_file_with_biases),
         cmocka_unit_test(a_published_file_notes_a_quantised_target),

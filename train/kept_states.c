@@ -1,0 +1,53 @@
+/* kept_states.c - sequences and their hidden states, in a search tree of the C library. */
+#include "train/kept_states.h"
+
+#include "base/mem.h"
+
+#include <search.h>
+#include <string.h>
+
+typedef struct KeptSequence {
+    struct KeptSequence *before;
+    int32_t n;
+    const int32_t *tokens; /* [n], behind the numbers */
+    float numbers[];
+} KeptSequence;
+
+static int compare(const void *a, const void *b) {
+    const KeptSequence *x = a, *y = b;
+    if (x->n != y->n) return x->n < y->n ? -1 : 1;
+    return memcmp(x->tokens, y->tokens, (size_t)x->n * sizeof *x->tokens);
+}
+
+const float *kept_states_find(const KeptStates *k, const int32_t *tokens, int32_t n) {
+    const KeptSequence key = {.n = n, .tokens = tokens};
+    KeptSequence *const *found = tfind(&key, &k->tree, compare);
+    return found ? (*found)->numbers : NULL;
+}
+
+float *kept_states_add(KeptStates *k, const int32_t *tokens, int32_t n, size_t n_numbers, size_t most) {
+    size_t bytes = sizeof(KeptSequence) + n_numbers * sizeof(float) + (size_t)n * sizeof *tokens;
+    if (most > k->max_bytes) most = k->max_bytes;
+    if (bytes > most || k->bytes > most - bytes) return NULL;
+    KeptSequence *s = mem_alloc(bytes);
+    if (!s) return NULL;
+    int32_t *copy = (int32_t *)(void *)(s->numbers + n_numbers);
+    memcpy(copy, tokens, (size_t)n * sizeof *tokens);
+    s->before = k->last, s->n = n, s->tokens = copy;
+    if (!tsearch(s, &k->tree, compare)) {
+        mem_free(s);
+        return NULL;
+    }
+    k->last = s;
+    k->bytes += bytes;
+    return s->numbers;
+}
+
+void kept_states_free(KeptStates *k) {
+    for (KeptSequence *s = k->last, *before; s; s = before) {
+        before = s->before;
+        tdelete(s, &k->tree, compare);
+        mem_free(s);
+    }
+    *k = (KeptStates){.max_bytes = k->max_bytes};
+}
