@@ -37,6 +37,10 @@ enum {
     FEW_ROWS = 4,       /* numbers of rows that have a pass of their own */
 };
 
+#if defined(ACTS_ARE_WORDS)
+#include "compute/cpu/kernels/words_body.h"
+#endif
+
 /* ---- block types -------------------------------------------------------------------------------- */
 
 /* The same slice of a few rows, whose chains of byte products are side by side in the instruction stream. */
@@ -81,87 +85,6 @@ INLINE void add_rows(TensorType type, ActForm form, int n_rows, const Unpacked *
     UNROLL for (int r = 0; r < n_rows; r++) b.x[r] = (const void *)(x + (size_t)r * x_stride);
     add_slice(type, form, n_rows, u, &b, acc);
 }
-
-#if defined(ACTS_ARE_WORDS)
-/* Passes over activations of 16 bits, for tables without exact byte products.
- *
- * The problem. vpmaddubsw multiplies bytes and adds two products in 16 bits, which overflows unless signs are moved,
- * and its sums must be widened. Two planes of activations double all of it: 32 inputs take 64 operations.
- *
- * The idea. vpmaddwd multiplies words and adds two products in 32 bits, which never overflows here, so that 32 inputs
- * take 16 products and 16 additions. Codes are widened to words once for all rows, and each vector of them is read once
- * for WORD_ROWS rows. Each pair of activations is read once for both columns of a tile, because a core that does two
- * products a cycle also reads twice a cycle. The sums are exact integers in both cases, so that the bits are the
- * same. */
-enum { WORD_ROWS = 4 };
-
-/* The codes of a slice as words: for each group of four inputs those of k and k + 2, and then those of k + 1 and
- * k + 3. */
-typedef struct WideCodes {
-    Vi w[16];
-} WideCodes;
-
-INLINE void widen_codes(const Unpacked *u, WideCodes *wide) {
-    UNROLL for (int g = 0; g < 8; g++) {
-        wide->w[2 * g] = v_and(u->w[g], v_set_int(0x00ff00ff));
-        wide->w[2 * g + 1] = v_high_bytes(u->w[g]);
-    }
-}
-
-/* Returns minus the sum of the activations of part i of n_parts. */
-INLINE int32_t minus_sum_of_part(const ActBlock *b, int i, int n_parts) {
-    int32_t low = b->minus_sum_low;
-    return n_parts == 1 ? b->minus_sum : i ? b->minus_sum - low : low;
-}
-
-/* Adds the share of a slice of both columns to the accumulators of n_rows rows: acc[column][row]. */
-INLINE void add_rows_of_words(TensorType type, int n_rows, const Unpacked u[COLUMNS_PER_TILE],
-                              const WideCodes wide[COLUMNS_PER_TILE], const unsigned char *x, size_t x_stride,
-                              Vf *const acc[COLUMNS_PER_TILE]) {
-    int n_parts = scale_parts(type), n = 16 / n_parts;
-    UNROLL for (int i = 0; i < n_parts; i++) {
-        Vi t[COLUMNS_PER_TILE][WORD_ROWS];
-        UNROLL for (int r = 0; r < n_rows; r++) {
-            const ActBlock *b = (const void *)(x + (size_t)r * x_stride);
-            Vi bias = bias_times(type, false, v_set_int(minus_sum_of_part(b, i, n_parts)));
-            UNROLL for (int c = 0; c < COLUMNS_PER_TILE; c++) t[c][r] = bias;
-        }
-        UNROLL for (int k = i * n; k < (i + 1) * n; k++) UNROLL for (int r = 0; r < n_rows; r++) {
-            const ActBlock *b = (const void *)(x + (size_t)r * x_stride);
-            Vi pair = v_set_4_bytes((const char *)b->plane + 4 * k);
-            UNROLL for (int c = 0; c < COLUMNS_PER_TILE; c++) t[c][r] = v_dot_words(t[c][r], wide[c].w[k], pair);
-        }
-        UNROLL for (int r = 0; r < n_rows; r++) UNROLL for (int c = 0; c < COLUMNS_PER_TILE; c++) {
-            const ActBlock *b = (const void *)(x + (size_t)r * x_stride);
-            acc[c][r] = add_part(u + c, b, i, t[c][r], acc[c][r]);
-            if (i == n_parts - 1) acc[c][r] = add_mins(type, u + c, b, acc[c][r]);
-        }
-    }
-}
-
-/* add_slice_of_tile for activations of words. */
-INLINE void add_slice_of_words(TensorType type, int64_t n_rows, const unsigned char *codes, const unsigned char *scales,
-                               int i_sub, const unsigned char *x, size_t x_stride, Vf (*acc)[BLOCK_ROWS_MAX]) {
-    Unpacked u[COLUMNS_PER_TILE];
-    WideCodes wide[COLUMNS_PER_TILE];
-    Vf *at[COLUMNS_PER_TILE];
-    int64_t r = 0;
-    UNROLL for (int c = 0; c < COLUMNS_PER_TILE; c++) {
-        unpack_codes(type, codes + c * LANES * 4, u[c].w);
-        unpack_scales(type, scales, i_sub, c, u + c);
-        widen_codes(u + c, wide + c);
-        at[c] = acc[c];
-    }
-    for (; r + WORD_ROWS <= n_rows; r += WORD_ROWS, x += WORD_ROWS * x_stride) {
-        add_rows_of_words(type, WORD_ROWS, u, wide, x, x_stride, at);
-        UNROLL for (int c = 0; c < COLUMNS_PER_TILE; c++) at[c] += WORD_ROWS;
-    }
-    for (; r < n_rows; r++, x += x_stride) {
-        add_rows_of_words(type, 1, u, wide, x, x_stride, at);
-        UNROLL for (int c = 0; c < COLUMNS_PER_TILE; c++) at[c]++;
-    }
-}
-#endif
 
 /* Adds the share of a slice to the accumulators of all rows. With 8-bit activations the products take so little time
  * that the rows' next blocks come late from the second cache, unless they are prefetched. */
@@ -322,10 +245,6 @@ INLINE void add_rows_to_pair(TensorType type, ActForm form, int n_rows, const Un
     }
 }
 
-/* Makes the compiler store unpacked codes, so that it loads them into registers before the loop over rows instead of
- * unpacking them again for each row. */
-INLINE void keep_in_memory(Unpacked *u) { __asm__("" : "+m"(*u)); }
-
 /* Multiplies two tiles with up to BLOCK_ROWS_MAX rows. */
 INLINE void pass_pair(TensorType type, ActForm form, const Pass *p) {
     const SliceForm *f = &slice_forms[type];
@@ -416,7 +335,6 @@ typedef const PassFn (*PassTable)[2];            /* to such an array */
 EACH_BLOCK_TYPE(DEFINE_BLOCK_PASSES)
 static BlockPasses block_passes = {EACH_BLOCK_TYPE(LIST_BLOCK_PASSES)};
 
-#define EACH_FEW_TYPE(X) X(Q4_0) X(Q8_0) X(Q4_K) X(Q5_K) X(Q6_K) X(MXFP4)
 #if defined(TILES_IN_PAIRS)
 #define DEFINE_FEW_PASS(type, rows, tiles) \
     static void few_##rows##_##tiles##_##type##_q16(const Pass *p) { pass_few(TYPE_##type, ACT_Q16, rows, tiles, p); } \

@@ -15,6 +15,9 @@ enum {
     BLOCK_ROWS_MIN = 16,     /* a pass may take this many rows even if their activations exceed ACTS_BYTES */
 };
 
+/* The types that are used most, for which numbers of few rows have code of their own. */
+#define EACH_FEW_TYPE(X) X(Q4_0) X(Q8_0) X(Q4_K) X(Q5_K) X(Q6_K) X(MXFP4)
+
 /* The arguments of one call of a pass. */
 typedef struct Pass {
     const unsigned char *tile; /* the first of the tiles */
@@ -45,6 +48,11 @@ INLINE void prefetch_ahead(const ReadWay *read, const unsigned char *line, const
 /* Prefetches on behalf of slice s of a record: each slice does so for its share of the lines of the record. */
 INLINE void prefetch_record(TensorType type, const ReadWay *read, const unsigned char *record, int s) {
     const int record_slices = (int)slice_forms[type].record_slices, n_lines = (int)record_bytes(type) / 64;
+    if (record_slices == 1 && !read->far_ahead) { /* the same without loops */
+        if (read->near_ahead)
+            UNROLL for (int i = 0; i < n_lines; i++) __builtin_prefetch(record + read->near_ahead + 64 * i, 0, 3);
+        return;
+    }
     prefetch_ahead(read, record + n_lines * s / record_slices * 64, record + n_lines * (s + 1) / record_slices * 64);
 }
 

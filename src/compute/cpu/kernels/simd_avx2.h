@@ -145,6 +145,11 @@ INLINE Vi v_add_in_order(Vi a, Vi b) {
     __asm__("" : "+x"(a));
     return a;
 }
+/* Returns a in a register: otherwise the compiler reads it from memory again for each instruction that uses it. */
+INLINE Vi v_in_register(Vi a) {
+    __asm__("" : "+x"(a));
+    return a;
+}
 INLINE Vf v_as_float(Vi a) { return _mm256_castsi256_ps(a); }
 INLINE Vi v_as_int(Vf a) { return _mm256_castps_si256(a); }
 INLINE Vf v_from_int(Vi a) { return _mm256_cvtepi32_ps(a); }
@@ -172,8 +177,7 @@ INLINE void v_store_words(void *p, Vi a) {
     __m128i order = _mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15);
     _mm_storeu_si128(p, _mm_shuffle_epi8(low_u16(a), order));
 }
-/* Returns the upper byte of each word. */
-INLINE Vi v_high_bytes(Vi a) { return _mm256_srli_epi16(a, 8); }
+INLINE Vi v_shift_words(Vi a, int n) { return _mm256_srli_epi16(a, n); } /* to the right */
 INLINE int32_t v_sum_int(Vi a) {
     __m128i c = _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
     c = _mm_add_epi32(c, _mm_shuffle_epi32(c, 0x4e));

@@ -8,6 +8,10 @@ typedef struct Unpacked {
     Vf scale[2], min[2];
 } Unpacked;
 
+/* Makes the compiler store unpacked codes, so that it loads them into registers before the loop over rows instead of
+ * unpacking them again for each row. */
+INLINE void keep_in_memory(Unpacked *u) { __asm__("" : "+m"(*u)); }
+
 INLINE Vi nibbles(Vi a) { return v_and(a, v_set_int(0x0f0f0f0f)); }
 
 /* Adds the high bits of four groups, which one vector holds, to their codes, above the low bits. */
