@@ -6,7 +6,7 @@
  * Hidden states are computed by the inference code, so the drafter is trained on the very numbers that it will read
  * when it drafts. Those of sequences that come again stay in memory (kept_states.h), which changes no bit.
  *
- * Tests: test_train_unroll.c, test_train_heads_file.c. */
+ * Tests: test_train_unroll.c, test_train_heads_file.c, test_kept_states.c. */
 #include "base/hash.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -238,9 +238,9 @@ static int write_file(const Trainer *trainer, const char *path, const DrafterTra
 
 StateMemory drafter_trainer_state_memory(const Trainer *trainer, int64_t n_sequences, int32_t length) {
     const DrafterTrainer *t = (const DrafterTrainer *)trainer;
-    int64_t each = (int64_t)sizeof(float) * length * t->target.model->hparams.n_embd * (1 + t->target.n_streams);
-    int64_t most = (int64_t)most_of_learned(t);
-    return (StateMemory){n_sequences * each, min_i64(n_sequences * each, most), each * n_sequences / 7 * 8};
+    size_t n_numbers = (size_t)length * (size_t)(t->target.model->hparams.n_embd * (1 + t->target.n_streams));
+    int64_t all = n_sequences * (int64_t)kept_states_bytes(length, n_numbers), most = (int64_t)most_of_learned(t);
+    return (StateMemory){all, min_i64(all, most), (all + 6) / 7 * 8};
 }
 
 bool drafter_trainer_accuracy(const TrainSums *sums, float accuracy[TRAIN_MAX_STEPS * TRAIN_RANKS]) {

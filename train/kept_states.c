@@ -25,8 +25,12 @@ const float *kept_states_find(const KeptStates *k, const int32_t *tokens, int32_
     return found ? (*found)->numbers : NULL;
 }
 
+size_t kept_states_bytes(int32_t n, size_t n_numbers) {
+    return sizeof(KeptSequence) + n_numbers * sizeof(float) + (size_t)n * sizeof(int32_t);
+}
+
 float *kept_states_add(KeptStates *k, const int32_t *tokens, int32_t n, size_t n_numbers, size_t most) {
-    size_t bytes = sizeof(KeptSequence) + n_numbers * sizeof(float) + (size_t)n * sizeof *tokens;
+    size_t bytes = kept_states_bytes(n, n_numbers);
     if (most > k->max_bytes) most = k->max_bytes;
     if (bytes > most || k->bytes > most - bytes) return NULL;
     KeptSequence *s = mem_alloc(bytes);

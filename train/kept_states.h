@@ -16,6 +16,9 @@ typedef struct KeptStates {
     struct KeptSequence *last;
 } KeptStates; /* set max_bytes, and the rest to zero. Not for several threads at once */
 
+/* Returns the bytes that a sequence of n tokens takes, whose states are n_numbers floats. */
+size_t kept_states_bytes(int32_t n, size_t n_numbers);
+
 /* Returns the states of a sequence of these n tokens, valid until kept_states_free; NULL: they were not kept. */
 const float *kept_states_find(const KeptStates *k, const int32_t *tokens, int32_t n);
 

@@ -130,8 +130,8 @@ static int end(void **state) {
 }
 
 /* Learns all sequences in each epoch, in another order each time, and validates after it. Returns what the network saw,
- * and in n_reads how often the target has read. */
-static uint64_t run(size_t state_memory, bool has_epochs) {
+ * in n_reads how often the target has read, and in *for_all the memory that would be enough. */
+static uint64_t run(size_t state_memory, bool has_epochs, size_t *for_all) {
     FrozenTarget target;
     Trainer *t;
     fr_error err;
@@ -158,22 +158,28 @@ static uint64_t run(size_t state_memory, bool has_epochs) {
         assert_int_equal(sums.n, N_LEARNED + N_HELD_OUT);
     }
     StateMemory m = drafter_trainer_state_memory(t, N_LEARNED, LENGTH);
-    assert_int_equal(m.all, N_LEARNED * LENGTH * H * (1 + N_STREAMS) * (int)sizeof(float));
-    assert_true(m.kept <= m.all && m.kept <= (int64_t)state_memory && m.for_all > m.all);
+    assert_int_equal(m.all, N_LEARNED * kept_states_bytes(LENGTH, LENGTH * H * (1 + N_STREAMS)));
+    assert_true(m.kept <= m.all && m.kept <= (int64_t)state_memory);
+    *for_all = (size_t)m.for_all;
     t->class->close(t);
     return seen;
 }
 
 static void the_network_gets_the_same_states(void **state) {
     (void)state;
-    const size_t each = LENGTH * H * (1 + N_STREAMS) * sizeof(float) + 200; /* a little more than a sequence takes */
-    const uint64_t want = run(0, true);
+    const size_t each = kept_states_bytes(LENGTH, LENGTH * H * (1 + N_STREAMS));
+    size_t for_all;
+    const uint64_t want = run(0, true, &for_all);
     assert_int_equal(n_reads, N_EPOCHS * (N_LEARNED + N_HELD_OUT));
-    assert_int_equal(run(100 * each, true), want); /* room for all */
+    assert_int_equal(run(100 * each, true, &for_all), want);
     assert_int_equal(n_reads, N_LEARNED + N_HELD_OUT);
-    assert_int_equal(run(100 * each, false), want); /* only those that are held out come again */
+    assert_int_equal(run(for_all, true, &for_all), want); /* all that are learned, but none that is held out */
+    assert_int_equal(n_reads, N_LEARNED + N_EPOCHS * N_HELD_OUT);
+    assert_int_equal(run(for_all - 8, true, &for_all), want); /* all but one of each */
+    assert_int_equal(n_reads, N_LEARNED - 1 + N_HELD_OUT - 1 + 2 * N_EPOCHS);
+    assert_int_equal(run(100 * each, false, &for_all), want); /* only those that are held out come again */
     assert_int_equal(n_reads, N_EPOCHS * N_LEARNED + N_HELD_OUT);
-    assert_int_equal(run(4 * each, true), want); /* 3 that are learned, and one that is held out */
+    assert_int_equal(run(4 * each, true, &for_all), want); /* 3 that are learned, and one that is held out */
     assert_int_equal(n_reads, 3 + 1 + N_EPOCHS * (N_LEARNED - 3 + N_HELD_OUT - 1));
 }
 
