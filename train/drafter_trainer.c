@@ -4,7 +4,7 @@
  *              then threads take whole sequences each: forward and backward through the network
  *
  * Hidden states are computed by the inference code, so the drafter is trained on the very numbers that it will read
- * when it drafts. Those of sequences that come again stay in memory (kept_states.h), which changes no bit.
+ * when it drafts. Those of sequences that come again stay in memory (kept_states.c), which changes no bit.
  *
  * Tests: test_train_unroll.c, test_train_heads_file.c, test_kept_states.c. */
 #include "base/hash.h"
@@ -13,7 +13,6 @@
 #include "draft/learned/learned_files.h"
 #include "gguf/tensor_type.h"
 #include "train/drafter_trainer.h"
-#include "train/kept_states.h"
 #include "train/ops.h"
 
 #include <stdio.h>

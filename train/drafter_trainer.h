@@ -39,6 +39,26 @@ int frozen_keep_layers(FrozenTarget *f, const KeptLayers *layers, fr_error *err)
  * NULL if there are none. */
 int frozen_read(FrozenTarget *f, const int32_t *tokens, int32_t n, float *hidden, float *streams, fr_error *err);
 
+/* The target's hidden states of sequences that come again, in memory (kept_states.c). */
+
+typedef struct KeptStates {
+    size_t max_bytes, bytes;
+    void *tree; /* of tsearch, by tokens */
+    struct KeptSequence *last;
+} KeptStates; /* set max_bytes, and the rest to zero. Not for several threads at once */
+
+/* Returns the bytes that a sequence of n tokens takes, whose states are n_numbers floats. */
+size_t kept_states_bytes(int32_t n, size_t n_numbers);
+
+/* Returns the states of a sequence of these n tokens, valid until kept_states_free; NULL: they were not kept. */
+const float *kept_states_find(const KeptStates *k, const int32_t *tokens, int32_t n);
+
+/* Makes room for the states, n_numbers floats, of a sequence that was not found; the caller fills them in. Returns NULL
+ * if with them all would take more than `most` bytes, or max_bytes, or there is no memory: then they are not kept. */
+float *kept_states_add(KeptStates *k, const int32_t *tokens, int32_t n, size_t n_numbers, size_t most);
+
+void kept_states_free(KeptStates *k); /* may be filled again */
+
 typedef struct DrafterTrainerOptions {
     const NetClass *class;
     const void *net;       /* the method's own struct, for that target; must outlive the trainer */

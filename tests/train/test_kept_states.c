@@ -6,7 +6,6 @@
 
 #include "base/hash.h"
 #include "train/drafter_trainer.h"
-#include "train/kept_states.h"
 
 #include <stdlib.h>
 #include <string.h>
