@@ -286,6 +286,7 @@ static int plan_init(const TrainArgs *a, const FrozenTarget *target, fr_error *e
         net.windows_are_causal = keys.windows_are_causal;
         memcpy(net.has_window, keys.has_window, sizeof net.has_window);
         net.embedding_scale = keys.embedding_scale;
+        /* what the first layer has, all have */
         net.has_head_norms = drafter_file_has_printed(&f, DFLASH_WEIGHT(DFLASH_Q_NORM), 0);
         net.has_sinks = drafter_file_has_printed(&f, DFLASH_WEIGHT(DFLASH_SINKS), 0);
         net.has_biases = drafter_file_has_printed(&f, DFLASH_BIAS(DFLASH_ATTN_Q), 0);

@@ -1,9 +1,9 @@
 /* kept_states.c - the target's hidden states of sequences that come again, in a search tree of the C library.
  *
  * A training of several epochs reads each sequence once in each epoch, and those that are held out at every validation.
- * The frozen target gives the same states each time, and they are costly: it runs all layers, where a drafter has one or
- * two. So the states of the first time are kept as long as there is room. Which sequences have room does not matter,
- * because each epoch has every sequence once.
+ * The frozen target gives the same states each time, and they are costly: it runs all layers, where a drafter has one
+ * or two. So the states of the first time are kept as long as there is room. Which sequences have room does not
+ * matter, because each epoch has every sequence once.
  *
  * Test: test_kept_states.c. */
 #include "base/mem.h"
