@@ -1,6 +1,8 @@
-/* test_draft_hydra.c - unit tests of the drafter hydra with random weights: compares its trees with its heads in double
- * precision, each node by itself over its own path, and steps with prompts; and tests the text in the engine. */
+/* test_draft_hydra.c - unit tests of the drafter hydra with random weights: compares its trees with its heads, and with
+ * the layer of Hydra++, in double precision, each node by itself over its own path; compares steps with prompts; and
+ * tests the text in the engine. */
 #include "learned_rig.h"
+#include "plain_layer.h"
 
 #include "gguf/tensor_type.h"
 #include "tree/tree.h"
@@ -13,6 +15,7 @@
 #define TARGET "build/hydra-target.gguf"
 
 enum { H = 64, V = 300, MAX_HEADS = 4, MAX_BLOCKS = 3, N_TEXT = 14, N_TOGETHER = 3 };
+enum { N_HEAD = 4, N_KV = 2, DIM = 16, KV = N_KV * DIM, FF = 80 }; /* of the layer */
 
 static Gguf *target_gguf;
 static Weights *target;
@@ -22,11 +25,13 @@ static const struct Shape {
     const char *path;
     int32_t n_heads, n_blocks;
     bool own, biases; /* biases: also of `skip` and `output`, as in imported files */
+    bool has_layer;   /* Hydra++ */
     TensorType type;
 } shapes[] = {
-    {"build/hydra-0.gguf", 4, 1, true, false, TYPE_F32},
-    {"build/hydra-1.gguf", 2, 3, false, false, TYPE_F16},
-    {"build/hydra-2.gguf", 2, 2, true, true, TYPE_Q8_0},
+    {"build/hydra-0.gguf", 4, 1, true, false, false, TYPE_F32},
+    {"build/hydra-1.gguf", 2, 3, false, false, false, TYPE_F16},
+    {"build/hydra-2.gguf", 2, 2, true, true, false, TYPE_Q8_0},
+    {"build/hydra-3.gguf", 3, 2, true, true, true, TYPE_F32},
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -36,6 +41,7 @@ typedef struct FileWeights {
     float *in[MAX_HEADS], *in_bias[MAX_HEADS], *skip[MAX_HEADS], *output[MAX_HEADS];
     float *skip_bias[MAX_HEADS], *output_bias[MAX_HEADS];              /* or NULL */
     float *block[MAX_HEADS][MAX_BLOCKS], *bias[MAX_HEADS][MAX_BLOCKS]; /* from 1 on */
+    float *attn_norm, *q, *k, *v, *o, *ffn_norm, *gate, *up, *down, *output_norm;
 } FileWeights;
 static FileWeights weights[N_SHAPES];
 
@@ -44,6 +50,21 @@ static float *add_tensor(LearnedRig *r, int32_t head, const char *name, TensorTy
     char full[64];
     snprintf(full, sizeof full, "hydra.%d.%s", head, name);
     return learned_rig_tensor(r, full, type, n_in, n_out, std);
+}
+
+static void add_layer(FileWeights *w, TensorType type) {
+    LearnedRig *r = &w->rig;
+    gguf_set_u32(r->w, DRAFTER_KEY("hydra.prefix.feed_forward_length"), FF);
+    w->attn_norm = learned_rig_tensor(r, "hydra.prefix.attn_norm.weight", TYPE_F32, H, 0, 1);
+    w->q = learned_rig_tensor(r, "hydra.prefix.attn_q.weight", type, H, H, 0.12);
+    w->k = learned_rig_tensor(r, "hydra.prefix.attn_k.weight", type, H, KV, 0.12);
+    w->v = learned_rig_tensor(r, "hydra.prefix.attn_v.weight", type, H, KV, 0.12);
+    w->o = learned_rig_tensor(r, "hydra.prefix.attn_output.weight", type, H, H, 0.12);
+    w->ffn_norm = learned_rig_tensor(r, "hydra.prefix.ffn_norm.weight", TYPE_F32, H, 0, 1);
+    w->gate = learned_rig_tensor(r, "hydra.prefix.ffn_gate.weight", type, H, FF, 0.1);
+    w->up = learned_rig_tensor(r, "hydra.prefix.ffn_up.weight", type, H, FF, 0.1);
+    w->down = learned_rig_tensor(r, "hydra.prefix.ffn_down.weight", TYPE_F32, FF, H, 0.1);
+    w->output_norm = learned_rig_tensor(r, "hydra.prefix.output_norm.weight", TYPE_F32, H, 0, 1);
 }
 
 static void write_drafter(const struct Shape *s, FileWeights *w, uint64_t seed) {
@@ -67,6 +88,7 @@ static void write_drafter(const struct Shape *s, FileWeights *w, uint64_t seed) 
         if (s->biases) w->skip_bias[i] = add_tensor(r, i, "skip.bias", TYPE_F32, H, 0, 0.3);
         if (s->biases) w->output_bias[i] = add_tensor(r, i, "output.bias", TYPE_F32, V, 0, 1);
     }
+    if (s->has_layer) add_layer(w, s->type);
     learned_rig_write(r, s->path);
 }
 
@@ -98,15 +120,48 @@ static int close_all(void **state) {
     return 0;
 }
 
-/* ---- the heads in double precision -------------------------------------------------------------- */
+/* ---- the heads, and the layer, in double precision ------------------------------------------------ */
+
+/* One entry of the layer: its keys and values, and what the heads read. */
+static void make_entry(const FileWeights *w, const PlainKv *before, const float *hidden, PlainKv *kv, double *state) {
+    static const PlainHeads heads = {N_HEAD, N_KV, DIM};
+    double x[H], normed[H], q[H], attended[H], y[H];
+    const Rope *rope = &target->model->ropes[0];
+    plain_kv_begin(kv, before);
+    for (int32_t i = 0; i < H; i++) x[i] = (double)hidden[i];
+    plain_norm(w->attn_norm, x, H, 1e-5, normed);
+    learned_rig_linear(w->q, NULL, normed, H, H, q);
+    learned_rig_linear(w->k, NULL, normed, H, KV, kv->k);
+    learned_rig_linear(w->v, NULL, normed, H, KV, kv->v);
+    plain_rotate_pairs(rope, q, N_HEAD, DIM, kv->position);
+    plain_rotate_pairs(rope, kv->k, N_KV, DIM, kv->position);
+    plain_kv_round(kv, heads);
+    plain_attend(heads, kv, q, attended);
+    learned_rig_linear(w->o, NULL, attended, H, H, y);
+    for (int32_t i = 0; i < H; i++) x[i] += y[i];
+    plain_norm(w->ffn_norm, x, H, 1e-5, y);
+    plain_feed_forward((PlainFeedForward){w->gate, w->up, w->down, H, FF}, y, y);
+    for (int32_t i = 0; i < H; i++) x[i] += y[i];
+    plain_norm(w->output_norm, x, H, 1e-5, state);
+}
+
+/* Computes what the heads read after a text of n tokens of which the target has read all but the last. */
+static void find_state(const struct Shape *s, const FileWeights *w, const Executor *executor, int32_t n,
+                       double state[H]) {
+    static PlainKv kv[N_TEXT];
+    const float *last = executor_hidden(executor, n - 2);
+    for (int32_t i = 0; i < H; i++) state[i] = (double)last[i];
+    for (int32_t t = 0; s->has_layer && t < n - 1; t++)
+        make_entry(w, t ? &kv[t - 1] : NULL, executor_hidden(executor, t), &kv[t], state);
+}
 
 /* log p of every token below a path, path[0] the pending token, path[depth] the last: the distribution of head
  * `depth`. */
-static void dist_below(const struct Shape *s, const FileWeights *w, const float *hidden, const int32_t *path,
+static void dist_below(const struct Shape *s, const FileWeights *w, const double *state, const int32_t *path,
                        int32_t depth, double *log_p) {
     double c[(MAX_HEADS + 1) * H], x[H], y[H];
     int64_t wide = (depth + 2) * H;
-    for (int32_t i = 0; i < H; i++) c[i] = (double)hidden[i];
+    for (int32_t i = 0; i < H; i++) c[i] = state[i];
     for (int32_t k = 0; k <= depth; k++)
         for (int32_t i = 0; i < H; i++) c[(k + 1) * H + i] = (double)embeddings[path[k] * H + i];
     learned_rig_linear(w->skip[depth], w->skip_bias[depth], c, wide, H, x);
@@ -130,7 +185,7 @@ static int better_path(const void *a, const void *b) {
 }
 
 /* The `top` best tokens below each of the `top` best paths of every length. */
-static void plain_tree(const struct Shape *s, const FileWeights *w, const float *hidden, int32_t pending, int32_t top,
+static void plain_tree(const struct Shape *s, const FileWeights *w, const double *state, int32_t pending, int32_t top,
                        int32_t budget, Tree *out) {
     static Path found[TREE_MAX_NODES];
     Path level[16] = {{.tokens = {pending}}};
@@ -141,7 +196,7 @@ static void plain_tree(const struct Shape *s, const FileWeights *w, const float 
         for (int32_t p = 0; p < n_level; p++) {
             Path all[V];
             double log_p[V];
-            dist_below(s, w, hidden, level[p].tokens, depth, log_p);
+            dist_below(s, w, state, level[p].tokens, depth, log_p);
             for (int32_t v = 0; v < V; v++) {
                 all[v] = level[p];
                 all[v].tokens[depth + 1] = v;
@@ -179,8 +234,10 @@ static void trees_are_those_of_the_plain_heads(void **state) {
             for (int32_t i = 0; i < N_TOGETHER; i++) {
                 int32_t n = N_TEXT - 2 * i;
                 rig_tokens(80 + 10 * s + (uint64_t)i, V, text[i], n);
-                const float *hidden = learned_rig_feed(&reader, d, i + 1, text[i], n, 3 + i);
-                plain_tree(&shapes[s], &weights[s], hidden, text[i][n - 1], tops[k], budget[i], &want[i]);
+                double read[H];
+                learned_rig_feed(&reader, d, i + 1, text[i], n, 3 + i);
+                find_state(&shapes[s], &weights[s], reader.executor, n, read);
+                plain_tree(&shapes[s], &weights[s], read, text[i][n - 1], tops[k], budget[i], &want[i]);
                 tree_reset(&got[i], text[i][n - 1]);
             }
             Tree *trees[] = {&got[2], &got[0], &got[1]};
@@ -235,12 +292,20 @@ static void what_does_not_fit_is_refused(void **state) {
 static void a_step_leads_where_the_prompt_leads(void **state) {
     (void)state;
     learned_rig_check_step(target, "hydra:file=build/hydra-0.gguf");
+    learned_rig_check_step(target, "hydra:file=build/hydra-3.gguf");
+    learned_rig_check_idle(target, "hydra:file=build/hydra-3.gguf");
+}
+
+static void sequences_draft_together_as_each_by_itself(void **state) {
+    (void)state;
+    learned_rig_check_together(target, "hydra:file=build/hydra-3.gguf,top=4");
 }
 
 static void the_text_is_the_plain_one(void **state) {
     (void)state;
     learned_rig_check_lossless(TARGET, "hydra:file=build/hydra-0.gguf,top=10");
     learned_rig_check_lossless(TARGET, "hydra:file=build/hydra-1.gguf,top=16");
+    learned_rig_check_lossless(TARGET, "hydra:file=build/hydra-3.gguf,top=6");
 }
 
 int main(void) {
@@ -248,6 +313,7 @@ int main(void) {
         cmocka_unit_test(trees_are_those_of_the_plain_heads),
         cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(a_step_leads_where_the_prompt_leads),
+        cmocka_unit_test(sequences_draft_together_as_each_by_itself),
         cmocka_unit_test(the_text_is_the_plain_one),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);

@@ -134,49 +134,6 @@ static int open_dflash(Drafter **out, const void *options, const DrafterEnv *env
     return FR_OK;
 }
 
-/* ---- observations ------------------------------------------------------------------------------------ */
-
-static int begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
-    int status = learned_begin(drafter, sequence, tokens, n, err);
-    return status ? status : entry_queue_begin(&((Dflash *)drafter)->entries, sequence, err);
-}
-
-static int observe_prompt(Drafter *drafter, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
-                          fr_error *err) {
-    Dflash *d = (Dflash *)drafter;
-    int status = learned_observe_prompt(drafter, sequence, first, hidden, n, err);
-    const int32_t *tokens = d->learned.sequences[sequence].context + first;
-    return status ? status : entry_queue_add(&d->entries, sequence, tokens, hidden, n, err);
-}
-
-static void take_over(Drafter *drafter, int32_t from, int32_t to, int32_t n) {
-    Dflash *d = (Dflash *)drafter;
-    if (to < d->learned.max_sequences) learned_take_over(drafter, from, to, n);
-    entry_queue_take_over(&d->entries, from, to, n);
-}
-
-static int32_t n_held(const Drafter *drafter, int32_t sequence) {
-    return entry_queue_n_held(&((const Dflash *)drafter)->entries, sequence);
-}
-
-static bool save(const Drafter *drafter, int32_t sequence, Buf *out) {
-    return entry_queue_save(&((const Dflash *)drafter)->entries, sequence, out);
-}
-
-static int load(Drafter *drafter, int32_t sequence, ByteReader *in, fr_error *err) {
-    return entry_queue_load(&((Dflash *)drafter)->entries, sequence, in, err);
-}
-
-static int observe_tree(Drafter *drafter, int32_t sequence, const VerifiedTree *v, fr_error *err) {
-    int status = learned_observe_tree(drafter, sequence, v, err);
-    return status ? status : entry_queue_add_step(&((Dflash *)drafter)->entries, sequence, v, err);
-}
-
-static void end(Drafter *drafter, int32_t sequence) {
-    entry_queue_end(&((Dflash *)drafter)->entries, sequence);
-    learned_end(drafter, sequence);
-}
-
 /* ---- a proposal --------------------------------------------------------------------------------- */
 
 /* Sets the inputs of the rows: the embeddings of their tokens. */
@@ -233,19 +190,7 @@ const DrafterClass draft_dflash_class = {
     .summary = "a few layers predict a block of tokens at once from several layers of the target: DFlash",
     .option_table = option_table,
     .options_size = sizeof(DflashOptions),
-    .needs_hidden = true,
     .open = open_dflash,
     .close = close_dflash,
-    .set_sampling = learned_set_sampling,
-    .begin = begin,
-    .observe_prompt = observe_prompt,
-    .take_over = take_over,
-    .n_held = n_held,
-    .save = save,
-    .load = load,
-    .observe_tree = observe_tree,
-    .observe = learned_observe,
-    .propose = learned_propose,
-    .end = end,
-    .notice = learned_notice,
+    ENTRY_CALLS,
 };

@@ -68,7 +68,7 @@ static int read_weights(Eagle *d, fr_error *err) {
     LearnedDrafter *l = &d->learned;
     int64_t embd = l->n_embd;
     int status = learned_linear_open(l, EAGLE LAYER_FC, 2 * embd, embd, true, d->max_rows, &d->fc, err);
-    return status ? status : one_layer_open(&d->layer, l, "eagle", NULL, false, true, err);
+    return status ? status : one_layer_open(&d->layer, l, &(OneLayerParts){.first = "eagle", .wants_logits = true}, err);
 }
 
 static int open_eagle(Drafter **out, const void *options, const DrafterEnv *env, fr_error *err) {
@@ -101,5 +101,5 @@ const DrafterClass draft_eagle_class = {
     .options_size = sizeof(EagleOptions),
     .open = open_eagle,
     .close = close_eagle,
-    EAGLE_CALLS,
+    ENTRY_CALLS,
 };

@@ -343,5 +343,5 @@ const DrafterClass draft_eagle3_class = {
     .options_size = sizeof(Eagle3Options),
     .open = open_eagle3,
     .close = close_eagle3,
-    EAGLE_CALLS,
+    ENTRY_CALLS,
 };

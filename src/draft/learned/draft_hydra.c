@@ -23,10 +23,17 @@
  *     head 1   [h ; the ; cat]  sat .8  ran .1       └─ dog .3 ── ran .21           next two have .06 each
  *              [h ; the ; dog]  ran .7  sat .2
  *
+ * Hydra++, the form in which the authors publish their weights, has a transformer layer between the target and the
+ * heads, with a KV cache of its own. A head then reads what this layer makes of the hidden states of the whole context:
+ *
+ *     entry of t    g_t = norm(Layer(h_t))        for every token that the target has read (layer_entries.c)
+ *     c             [g ; E(pending) ; ...]        g of the token before the pending one
+ *
+ * The layer runs once for each token of the text, not for the nodes of the tree.
+ *
  * Under the rules `recursive` and `transport` the children of a node are drawn at random, and all ranking is by psi
  * (learned_top.c); under other ratio rules all groups are points. The paper accepts tokens by Medusa's typical
- * acceptance, but the heads work with any rule. Its Hydra++, which adds a transformer layer before h, is another
- * method.
+ * acceptance, but the heads work with any rule.
  *
  * The authors' weights (train/hydra.c) have two more biases, of `skip` and `output`.
  *
@@ -34,17 +41,17 @@
  * not depend on the other sequences. A level has no more rows than the budget can keep of its nodes. Cost: for each
  * head, the LM head over up to `top` rows a sequence, and 2 (i + 2) H^2 numbers of head i. When it loses: W and R grow
  * with the depth; those of the fifth head are as large as an LM head for 12 H tokens. Proof:
- * tests/draft/test_draft_hydra.c, against the heads in double precision, each path by itself. */
+ * tests/draft/test_draft_hydra.c, against the heads and the layer in double precision, each path by itself. */
 #include "base/math_functions.h"
 #include "base/mem.h"
-#include "draft/learned/learned.h"
+#include "draft/learned/layer_entries.h"
 #include "draft/learned/learned_files.h"
 #include "draft/feedback.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { MAX_TOP = 16, MAX_ROWS = 128 };
+enum { MAX_TOP = 16, MAX_ROWS = 128, MAX_ENTRY_ROWS = 256 };
 
 typedef struct Head {
     Linear *in, *skip;                /* [H][(i+2)H] */
@@ -56,7 +63,7 @@ typedef struct Head {
 typedef struct Member {
     Tree *tree;
     int32_t sequence;
-    const float *hidden;
+    const float *hidden; /* h, or g of Hydra++ */
     int32_t budget, first;        /* first: the first node of the deepest level so far */
     double log_p[TREE_MAX_NODES]; /* the sum along the path to each node */
 } Member;
@@ -70,8 +77,10 @@ typedef struct Front {
 typedef struct Hydra {
     LearnedDrafter learned;
     int32_t n_heads, n_blocks, top, max_rows;
-    bool has_own_output;
+    bool has_own_output, has_prefix;
     Head heads[HYDRA_MAX_HEADS];
+    OneLayer prefix; /* the layer of Hydra++, and its entries */
+    EntryQueue entries;
     Member *group; /* [max_group] */
     int32_t n_group;
     Front *front;           /* [max_rows] */
@@ -106,6 +115,8 @@ static void close_hydra(Drafter *drafter) {
         learned_linear_close(&d->learned, head->output);
         for (int32_t k = 0; k < HYDRA_MAX_BLOCKS; k++) learned_linear_close(&d->learned, head->blocks[k]);
     }
+    entry_queue_close(&d->entries);
+    one_layer_close(&d->prefix);
     learned_release(&d->learned);
     mem_free(d);
 }
@@ -132,6 +143,13 @@ static int read_head(Hydra *d, int32_t i, fr_error *err) {
     return learned_output_open(l, name, h, has_bias(d, name), d->max_rows, &head->output, err);
 }
 
+/* Reads the layer of Hydra++, if the file has it. */
+static int read_prefix(Hydra *d, fr_error *err) {
+    static const OneLayerParts parts = {.first = "hydra.prefix", .has_attn_norm = true, .has_output_norm = true};
+    d->has_prefix = gguf_find_key(d->learned.file.gguf, DRAFTER_KEY(HYDRA_PREFIX LAYER_KEY_FEED_FORWARD)) >= 0;
+    return d->has_prefix ? one_layer_open(&d->prefix, &d->learned, &parts, err) : FR_OK;
+}
+
 static int read_weights(Hydra *d, fr_error *err) {
     static const char *const outputs[] = {"own", "target", NULL};
     const DrafterFile *f = &d->learned.file;
@@ -140,6 +158,7 @@ static int read_weights(Hydra *d, fr_error *err) {
     if (!status) status = drafter_file_choice(f, HYDRA_KEY_OUTPUT, outputs, &output, err);
     d->has_own_output = output == 0;
     for (int32_t i = 0; i < d->n_heads && !status; i++) status = read_head(d, i, err);
+    if (!status) status = read_prefix(d, err);
     if (!status) status = drafter_file_finish(f, err);
     if (!status && d->top + (d->n_heads - 1) * d->top * d->top >= TREE_MAX_NODES)
         status = error_set(err, FR_ERR_ARGUMENT,
@@ -160,7 +179,15 @@ static int allocate(Hydra *d, fr_error *err) {
     return status ? status : learned_head_reserve(l, rows, err);
 }
 
+static int open_entries(Hydra *d, fr_error *err) {
+    LearnedDrafter *l = &d->learned;
+    int status = one_layer_open_executor(&d->prefix, l, l->n_ctx, 0, MAX_ENTRY_ROWS, 1, err);
+    return status ? status
+                  : entry_queue_open(&d->entries, l, &d->prefix, &(EntryQueueOptions){.max_rows = MAX_ENTRY_ROWS}, err);
+}
+
 static LearnedDraftFn draft_together; /* below */
+static const DrafterClass prefix_class;
 
 static int open_hydra(Drafter **out, const void *options, const DrafterEnv *env, fr_error *err) {
     const HydraOptions *o = options;
@@ -175,10 +202,12 @@ static int open_hydra(Drafter **out, const void *options, const DrafterEnv *env,
     if (!status) status = learned_open(&d->learned, o->file, "hydra", env, err);
     if (!status) status = read_weights(d, err);
     if (!status) status = allocate(d, err);
+    if (!status && d->has_prefix) status = open_entries(d, err);
     if (status) {
         close_hydra(&d->learned.base);
         return status;
     }
+    if (d->has_prefix) d->learned.base.class = &prefix_class;
     *out = &d->learned.base;
     return FR_OK;
 }
@@ -197,7 +226,7 @@ static int32_t choose_front(const Hydra *d, Member *m, int32_t level, Front *out
     return n;
 }
 
-/* Fills row r of the input c of nodes at depth `level`: h, then the embeddings along its path from the pending token
+/* Fills row r of the input c of nodes at depth `level`: h or g, then the embeddings along its path from the pending token
  * down. */
 static void set_input(const Hydra *d, const Front *f, int32_t level, int32_t r) {
     int64_t h = d->learned.n_embd, at = (int64_t)r * (level + 2) * h;
@@ -247,14 +276,17 @@ static void grow_trees(Hydra *d) {
 }
 
 static int draft_together(LearnedDrafter *learned, const LearnedMember *members, int32_t n, fr_error *err) {
-    (void)err;
     Hydra *d = (Hydra *)learned;
+    int32_t sequences[MAX_ROWS] = {0};
+    for (int32_t i = 0; i < n; i++) sequences[i] = members[i].sequence;
+    int status = d->has_prefix ? entry_queue_run(&d->entries, sequences, n, err) : FR_OK;
+    if (status) return status;
     d->n_group = n;
     for (int32_t i = 0; i < n; i++) {
         Member *m = &d->group[i];
         m->tree = members[i].tree;
         m->sequence = members[i].sequence;
-        m->hidden = members[i].hidden;
+        m->hidden = d->has_prefix ? d->entries.sequences[m->sequence].feature : members[i].hidden;
         m->budget = members[i].budget;
         m->first = 0;
         m->log_p[0] = 0;
@@ -263,15 +295,16 @@ static int draft_together(LearnedDrafter *learned, const LearnedMember *members,
     return FR_OK;
 }
 
+#define HYDRA_DESCRIPTION \
+    .name = "hydra", .summary = "heads on the target's hidden state and the path drafted so far, trained for it", \
+    .option_table = option_table, .options_size = sizeof(HydraOptions), .open = open_hydra, .close = close_hydra
+
+static const DrafterClass prefix_class = {HYDRA_DESCRIPTION, ENTRY_CALLS};
+
 extern const DrafterClass draft_hydra_class;
 const DrafterClass draft_hydra_class = {
-    .name = "hydra",
-    .summary = "heads on the target's hidden state and the path drafted so far, trained for it",
-    .option_table = option_table,
-    .options_size = sizeof(HydraOptions),
+    HYDRA_DESCRIPTION,
     .needs_hidden = true,
-    .open = open_hydra,
-    .close = close_hydra,
     .set_sampling = learned_set_sampling,
     .begin = learned_begin,
     .observe_prompt = learned_observe_prompt,

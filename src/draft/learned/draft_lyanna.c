@@ -243,8 +243,7 @@ static int begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int6
     s->fresh_hit_rate = s->resampled_hit_rate = (LyannaHitRate){0};
     s->choice = (LyannaChoice){0};
     if (d->sampler.live) live_info_reset(&d->sampler.live[sequence]);
-    int status = learned_begin(drafter, sequence, tokens, n, err);
-    return status ? status : entry_queue_begin(&d->layer.entries, sequence, err);
+    return entries_begin(drafter, sequence, tokens, n, err);
 }
 
 /* Updates the hit rates of the trees that were proposed for this position. */
@@ -259,32 +258,6 @@ static int observe(Drafter *drafter, int32_t sequence, const int32_t *tokens, in
     return learned_observe(drafter, sequence, tokens, n, err);
 }
 
-static int observe_prompt(Drafter *drafter, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
-                          fr_error *err) {
-    Lyanna *d = (Lyanna *)drafter;
-    const int32_t *after = d->learned.sequences[sequence].context + first + 1;
-    int status = learned_observe_prompt(drafter, sequence, first, hidden, n, err);
-    return status ? status : entry_queue_add(&d->layer.entries, sequence, after, hidden, n, err);
-}
-
-static void take_over(Drafter *drafter, int32_t from, int32_t to, int32_t n) {
-    Lyanna *d = (Lyanna *)drafter;
-    if (to < d->learned.max_sequences) learned_take_over(drafter, from, to, n);
-    entry_queue_take_over(&d->layer.entries, from, to, n);
-}
-
-static int32_t n_held(const Drafter *drafter, int32_t sequence) {
-    return entry_queue_n_held(&((const Lyanna *)drafter)->layer.entries, sequence);
-}
-
-static bool save(const Drafter *drafter, int32_t sequence, Buf *out) {
-    return entry_queue_save(&((const Lyanna *)drafter)->layer.entries, sequence, out);
-}
-
-static int load(Drafter *drafter, int32_t sequence, ByteReader *in, fr_error *err) {
-    return entry_queue_load(&((Lyanna *)drafter)->layer.entries, sequence, in, err);
-}
-
 static int observe_tree(Drafter *drafter, int32_t sequence, const VerifiedTree *v, fr_error *err) {
     Lyanna *d = (Lyanna *)drafter;
     const LyannaSequence *s = sequence_of(drafter, sequence);
@@ -294,11 +267,6 @@ static int observe_tree(Drafter *drafter, int32_t sequence, const VerifiedTree *
         lyanna_learn(&d->sampler, sequence, 1 + (int32_t)n_used, s->logits + n_used * n_vocab,
                      s->states + n_used * d->gate.rank, d->depth - (int32_t)n_used, v);
     return status ? status : entry_queue_add_step(&d->layer.entries, sequence, v, err);
-}
-
-static void end(Drafter *drafter, int32_t sequence) {
-    entry_queue_end(&((Lyanna *)drafter)->layer.entries, sequence);
-    learned_end(drafter, sequence);
 }
 
 /* ---- a proposal ----------------------------------------------------------------------------------- */
@@ -414,14 +382,14 @@ const DrafterClass draft_lyanna_class = {
     .close = close_lyanna,
     .set_sampling = learned_set_sampling,
     .begin = begin,
-    .observe_prompt = observe_prompt,
-    .take_over = take_over,
-    .n_held = n_held,
-    .save = save,
-    .load = load,
+    .observe_prompt = entries_observe_prompt,
+    .take_over = entries_take_over,
+    .n_held = entries_n_held,
+    .save = entries_save,
+    .load = entries_load,
     .observe_tree = observe_tree,
     .observe = observe,
     .propose = propose,
-    .end = end,
+    .end = entries_end,
     .needs_logits = true,
 };

@@ -243,5 +243,5 @@ const DrafterClass draft_mtp_class = {
     MTP_DESCRIPTION,
     .close = close_mtp,
     .usable = usable,
-    EAGLE_CALLS,
+    ENTRY_CALLS,
 };

@@ -110,49 +110,6 @@ void eagle_release(Eagle *d) {
     learned_release(&d->learned);
 }
 
-/* ---- observations ------------------------------------------------------------------------------------ */
-
-int eagle_begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err) {
-    int status = learned_begin(drafter, sequence, tokens, n, err);
-    return status ? status : entry_queue_begin(&((Eagle *)drafter)->entries, sequence, err);
-}
-
-int eagle_observe_prompt(Drafter *drafter, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
-                         fr_error *err) {
-    Eagle *d = (Eagle *)drafter;
-    const int32_t *after = d->learned.sequences[sequence].context + first + 1;
-    int status = learned_observe_prompt(drafter, sequence, first, hidden, n, err);
-    return status ? status : entry_queue_add(&d->entries, sequence, after, hidden, n, err);
-}
-
-void eagle_take_over(Drafter *drafter, int32_t from, int32_t to, int32_t n) {
-    Eagle *d = (Eagle *)drafter;
-    if (to < d->learned.max_sequences) learned_take_over(drafter, from, to, n);
-    entry_queue_take_over(&d->entries, from, to, n);
-}
-
-int32_t eagle_n_held(const Drafter *drafter, int32_t sequence) {
-    return entry_queue_n_held(&((const Eagle *)drafter)->entries, sequence);
-}
-
-bool eagle_save(const Drafter *drafter, int32_t sequence, Buf *out) {
-    return entry_queue_save(&((const Eagle *)drafter)->entries, sequence, out);
-}
-
-int eagle_load(Drafter *drafter, int32_t sequence, ByteReader *in, fr_error *err) {
-    return entry_queue_load(&((Eagle *)drafter)->entries, sequence, in, err);
-}
-
-int eagle_observe_tree(Drafter *drafter, int32_t sequence, const VerifiedTree *v, fr_error *err) {
-    int status = learned_observe_tree(drafter, sequence, v, err);
-    return status ? status : entry_queue_add_step(&((Eagle *)drafter)->entries, sequence, v, err);
-}
-
-void eagle_end(Drafter *drafter, int32_t sequence) {
-    entry_queue_end(&((Eagle *)drafter)->entries, sequence);
-    learned_end(drafter, sequence);
-}
-
 /* ---- nodes ---------------------------------------------------------------------------------------- */
 
 /* Finds the tokens that the target most probably chooses after a node, from the layer's output f and its logits

@@ -61,21 +61,4 @@ typedef struct Eagle3Keys {
 /* Reads and checks the keys of such a file for that target; *h is the shape of its layers. */
 int eagle3_read_keys(Hparams *h, Eagle3Keys *k, const DrafterFile *f, const Model *target, fr_error *err);
 
-/* The functions of a DrafterClass. */
-int eagle_begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
-int eagle_observe_prompt(Drafter *drafter, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
-                         fr_error *err);
-void eagle_take_over(Drafter *drafter, int32_t from, int32_t to, int32_t n);
-int32_t eagle_n_held(const Drafter *drafter, int32_t sequence);
-bool eagle_save(const Drafter *drafter, int32_t sequence, Buf *out);
-int eagle_load(Drafter *drafter, int32_t sequence, ByteReader *in, fr_error *err);
-int eagle_observe_tree(Drafter *drafter, int32_t sequence, const VerifiedTree *v, fr_error *err);
-void eagle_end(Drafter *drafter, int32_t sequence);
-
-#define EAGLE_CALLS \
-    .needs_hidden = true, .set_sampling = learned_set_sampling, .begin = eagle_begin, \
-    .observe_prompt = eagle_observe_prompt, .take_over = eagle_take_over, .n_held = eagle_n_held, .save = eagle_save, \
-    .load = eagle_load, .observe_tree = eagle_observe_tree, .observe = learned_observe, .propose = learned_propose, \
-    .end = eagle_end, .notice = learned_notice
-
 #endif

@@ -83,6 +83,7 @@ int entry_queue_open(EntryQueue *q, LearnedDrafter *learned, OneLayer *layer, co
                       .options = *options,
                       .n_layers = 1 + options->n_later,
                       .shape = &executor_weights(layer->executor)->model->hparams};
+    learned->entries = q;
     int64_t h = q->shape->n_embd, rows = options->max_rows, n = learned->max_sequences,
             n_all = n + learned->env.n_cached, n_streams = options->streams.n;
     int64_t n_vocab = options->wants_logits ? q->shape->n_vocab : 0, of_pair = n_streams ? 3 : 2;
@@ -206,10 +207,10 @@ void entry_queue_set_pair(EntryQueue *q, int32_t layer, int32_t i, int32_t token
 
 void entry_queue_fuse(EntryQueue *q, int32_t layer, int32_t n) {
     int64_t h = q->shape->n_embd;
-    bool has_streams = q->options.streams.n > 0;
-    Buffer *inputs = has_streams ? q->pairs : q->inputs;
-    int64_t width = has_streams ? 3 * h : h;
-    if (!has_streams) learned_linear(q->learned, q->layers[layer].fc, LINEAR_SET, q->pairs, n, q->inputs);
+    const Linear *fc = q->options.streams.n ? NULL : q->layers[layer].fc;
+    Buffer *inputs = fc ? q->inputs : q->pairs;
+    int64_t width = q->options.streams.n ? 3 * h : h;
+    if (fc) learned_linear(q->learned, fc, LINEAR_SET, q->pairs, n, q->inputs);
     buffer_pull(inputs, 0, n * width);
     for (int32_t i = 0; i < n; i++) q->rows[i].input = inputs->floats + i * width;
 }
@@ -340,7 +341,7 @@ static void take_results(EntryQueue *q, int32_t k, EntrySequence *s, int32_t las
         memcpy(s->feature + (size_t)k * h, executor_hidden(e, last) + q->layers[k].layer->feature_at,
                h * sizeof *s->feature);
     if (k > 0) return;
-    if (!q->options.streams.only_stores) memcpy(s->input, q->inputs->floats + (size_t)last * h, h * sizeof *s->input);
+    if (q->layers[0].fc) memcpy(s->input, q->inputs->floats + (size_t)last * h, h * sizeof *s->input);
     if (s->logits) memcpy(s->logits, executor_logits(e, last), (size_t)q->shape->n_vocab * sizeof *s->logits);
 }
 

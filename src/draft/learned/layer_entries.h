@@ -17,17 +17,23 @@ typedef struct OneLayer {
     Model model;        /* has one or two layers; heads, rope, embedding and LM head are the target's */
     LayerSpec specs[2]; /* the second one is empty if there is none; eagle3 and dflash have lists of their own */
     float *norms[4];    /* for each layer that of attention, which may be NULL, and that of the feed-forward */
+    float *output_norm; /* NULL: the output has no norm */
     Weights *weights;
     Executor *executor;
     int32_t feature_at; /* where in the executor's hidden states the feature begins that the layer continues from */
 } OneLayer;
 
-/* Reads the layer's tensors of that method (learned_files.h) from the open file and makes them resident on the device,
- * on a zeroed struct. `second` is the name before the tensors of a second layer, which has a norm before its
- * attention; NULL: there is none. With wants_logits its LM head is that of the drafter (head_tokens.c). After a failure
- * one_layer_close is safe. */
-int one_layer_open(OneLayer *l, LearnedDrafter *d, const char *method, const char *second, bool has_attn_norm,
-                   bool wants_logits, fr_error *err);
+/* What a method's layer has. */
+typedef struct OneLayerParts {
+    const char *first;  /* the name before the layer's tensors (learned_files.h): "eagle" */
+    const char *second; /* that of a second layer, which has a norm before its attention; NULL: there is none */
+    bool has_attn_norm, has_output_norm;
+    bool wants_logits; /* its LM head is that of the drafter (head_tokens.c) */
+} OneLayerParts;
+
+/* Reads the layer's tensors from the open file and makes them resident on the device, on a zeroed struct. After a
+ * failure one_layer_close is safe. */
+int one_layer_open(OneLayer *l, LearnedDrafter *d, const OneLayerParts *parts, fr_error *err);
 /* Opens the executor, for sequences of n_ctx entries and trees of n_more rows after them. A run has at most max_rows
  * rows, max_logits of which may want logits. */
 int one_layer_open_executor(OneLayer *l, LearnedDrafter *d, int32_t n_ctx, int32_t n_more, int32_t max_rows,
@@ -44,7 +50,7 @@ typedef struct EntrySequence {
     int32_t kv; /* its id in each executor */
     bool begun;
     float *feature;     /* [n_layers][H] each layer's output for the last entry that it has run */
-    float *input;       /* [H] the first layer's input for the last entry */
+    float *input;       /* [H] what fc computed of the last entry */
     float *logits;      /* [V] the first layer's logits of the last entry; NULL: not wanted */
     int32_t n_masks;    /* rows of a block in the next proposal, of which the caller sets the number */
     int32_t first_mask; /* their first row in the executor, after that proposal */
@@ -86,7 +92,7 @@ typedef struct LaterLayer {
 } LaterLayer;
 
 typedef struct EntryQueueOptions {
-    const Linear *fc;  /* computes the input of an entry: fc [E(token) ; hidden], or fc hidden */
+    const Linear *fc;  /* computes the input of an entry: fc [E(token) ; hidden], or fc hidden; NULL: it is hidden */
     bool reads_tokens; /* fc reads the token, too; the three pointers below need it */
     bool wants_logits;
     int32_t max_rows; /* rows of a forward; >= ENTRY_QUEUE_LENGTH, with masks enough for all that draft together */
@@ -100,7 +106,7 @@ typedef struct EntryQueueOptions {
 
 typedef struct EntryRun EntryRun; /* a sequence in a run */
 
-typedef struct EntryQueue {
+struct EntryQueue {
     LearnedDrafter *learned; /* borrowed: target, products, memory */
     EntryQueueOptions options;
     int32_t n_layers;         /* 1 + n_later */
@@ -115,7 +121,7 @@ typedef struct EntryQueue {
     int32_t *row_ids;       /* [max_rows] */
     Buffer *pairs, *inputs; /* [max_rows][2H] the input of fc; [max_rows][H] its output */
     Buffer *streams;        /* [max_rows][width] the input of fc if it reads streams; `pairs` is then [max_rows][3H] */
-} EntryQueue;
+};
 
 /* Allocates in the drafter's arena, on a zeroed struct. The executors of the layers must be open. */
 int entry_queue_open(EntryQueue *q, LearnedDrafter *learned, OneLayer *layer, const EntryQueueOptions *options,
@@ -152,8 +158,25 @@ int entry_queue_reserve(EntryQueue *q, const EntrySequence *s, int32_t n, fr_err
 /* Sets the pair that row i of the next forward of that layer is computed from: a token, and the hidden state or feature
  * before it. */
 void entry_queue_set_pair(EntryQueue *q, int32_t layer, int32_t i, int32_t token, const float *hidden);
-/* Sets the inputs of the first n rows, which are computed from their pairs or are these pairs. */
+/* Sets the inputs of the first n rows, which fc computes from their pairs, or which are these pairs. */
 void entry_queue_fuse(EntryQueue *q, int32_t layer, int32_t n);
+
+/* The functions of a DrafterClass, for a LearnedDrafter that has entries (entry_calls.c). */
+int entries_begin(Drafter *drafter, int32_t sequence, const int32_t *tokens, int64_t n, fr_error *err);
+int entries_observe_prompt(Drafter *drafter, int32_t sequence, int64_t first, const float *const *hidden, int32_t n,
+                           fr_error *err);
+int entries_observe_tree(Drafter *drafter, int32_t sequence, const VerifiedTree *v, fr_error *err);
+void entries_take_over(Drafter *drafter, int32_t from, int32_t to, int32_t n);
+int32_t entries_n_held(const Drafter *drafter, int32_t sequence);
+bool entries_save(const Drafter *drafter, int32_t sequence, Buf *out);
+int entries_load(Drafter *drafter, int32_t sequence, ByteReader *in, fr_error *err);
+void entries_end(Drafter *drafter, int32_t sequence);
+
+#define ENTRY_CALLS \
+    .needs_hidden = true, .set_sampling = learned_set_sampling, .begin = entries_begin, \
+    .observe_prompt = entries_observe_prompt, .take_over = entries_take_over, .n_held = entries_n_held, \
+    .save = entries_save, .load = entries_load, .observe_tree = entries_observe_tree, .observe = learned_observe, \
+    .propose = learned_propose, .end = entries_end, .notice = learned_notice
 
 /* ---- what a file may bring along (layer_ends.c) -------------------------------------------------------------- */
 

@@ -86,6 +86,7 @@ typedef struct LearnedHead {
     float *row;       /* [n] */
 } LearnedHead;
 
+typedef struct EntryQueue EntryQueue; /* layer_entries.h */
 typedef struct LearnedDrafter LearnedDrafter;
 /* Drafts for several sequences together. */
 typedef int LearnedDraftFn(LearnedDrafter *d, const LearnedMember *members, int32_t n, fr_error *err);
@@ -111,6 +112,7 @@ struct LearnedDrafter {
     LearnedMember *members;     /* [max_group] the sequences that draft together */
     int32_t max_group;
     LearnedDraftFn *draft;                /* for learned_propose */
+    EntryQueue *entries;                  /* entry_queue_open sets it; NULL: the method has no layer of its own */
     Arena arena;                          /* memory of this struct and of the method's arrays */
     Buffer *buffers[LEARNED_MAX_BUFFERS]; /* [n_buffers] the buffers that the method opened */
     int32_t n_buffers;

@@ -46,7 +46,8 @@ enum { MEDUSA_MAX_HEADS = 16, MEDUSA_MAX_BLOCKS = 8 };
  *   hydra.<head>.in.weight [H][(head+2)H] (W) and .bias [H], hydra.<head>.skip.weight [H][(head+2)H] (R)
  *   hydra.<head>.block.<block>.weight [H][H] and .bias [H] (A), from block 1 on: `in` and `skip` are the first block
  *   hydra.<head>.output.weight [V][H], with "own"
- *   hydra.<head>.skip.bias [H] and .output.bias [V], optional: the published weights have them (train/hydra.c) */
+ *   hydra.<head>.skip.bias [H] and .output.bias [V], optional: the published weights have them (train/hydra.c)
+ * A file of Hydra++ also has the prefix layer, whose key and tensors begin with HYDRA_PREFIX (below). */
 enum { HYDRA_MAX_HEADS = 16, HYDRA_MAX_BLOCKS = 8 };
 
 #define HYDRA_KEY_HEAD_COUNT "hydra.head_count"
@@ -59,6 +60,8 @@ enum { HYDRA_MAX_HEADS = 16, HYDRA_MAX_BLOCKS = 8 };
 #define HYDRA_SKIP "skip"      /* .weight; .bias is optional */
 #define HYDRA_BLOCK "block.%d" /* .weight and .bias */
 #define HYDRA_OUTPUT "output"  /* .weight; .bias is optional */
+
+#define HYDRA_PREFIX "hydra.prefix."
 
 /* ---- redrafter ------------------------------------------------------------------------------------------- */
 
@@ -97,17 +100,19 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
 #define SPACE_ACCURACY "space.accuracy"
 #define SPACE_BLOCK "space.%d.block.%d" /* printf format that takes the mask and the block; .weight and .bias */
 
-/* ---- eagle and lyanna: a transformer layer ----------------------------------------------------------------- */
+/* ---- eagle, lyanna and hydra: a transformer layer ---------------------------------------------------------- */
 
-/* Both methods have one layer with the target's heads and rope. A name is EAGLE or LYANNA followed by one of these.
+/* These methods have one layer with the target's heads and rope. A name is EAGLE, LYANNA or HYDRA_PREFIX followed by one
+ * of these.
  *
  * Key:
  *   <method>.feed_forward_length F
  * Tensors:
- *   <method>.fc.weight, .bias [H]
- *   <method>.attn_norm.weight [H], only in lyanna (see lyanna.attn_norm): eagle's layer has no such norm
+ *   <method>.fc.weight, .bias [H], in eagle and lyanna
+ *   <method>.attn_norm.weight [H], in lyanna (see lyanna.attn_norm) and hydra: eagle's layer has no such norm
  *   <method>.attn_q, _k, _v, _output.weight
  *   <method>.ffn_norm.weight [H], <method>.ffn_gate, _up, _down.weight
+ *   <method>.output_norm.weight [H], only in hydra
  *
  * eagle: fc is [H][2H] and reads the token's embedding first, then the hidden state.
  *
@@ -132,7 +137,7 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
  *   lyanna.later.<name>, with a later layer: the tensors above from attn_norm to ffn_down; with "token" also
  *                                lyanna.later.fc.weight [H][2H] and .bias [H]
  *
- * The files of both methods can have token info and a confidence head (below); those of lyanna also a gate. */
+ * The files of eagle and lyanna can have token info and a confidence head (below); those of lyanna also a gate. */
 #define EAGLE "eagle."
 #define LYANNA "lyanna."
 
@@ -149,6 +154,7 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
 #define LAYER_FFN_GATE "ffn_gate.weight"
 #define LAYER_FFN_UP "ffn_up.weight"
 #define LAYER_FFN_DOWN "ffn_down.weight"
+#define LAYER_OUTPUT_NORM "output_norm.weight"
 
 #define LYANNA_KEY_FIRST_TOKEN LYANNA "first_token"
 #define LYANNA_KEY_ATTN_NORM LYANNA "attn_norm"

@@ -108,12 +108,13 @@ static int read_attn_norm(LyannaLayer *l, bool *has_norm, fr_error *err) {
 
 static int read_weights(LyannaLayer *l, fr_error *err) {
     int64_t embd = l->learned->n_embd, n_in = l->is_fused ? 2 * embd : embd;
-    bool has_norm;
-    int status = read_attn_norm(l, &has_norm, err);
+    OneLayerParts parts = {.first = "lyanna"};
+    int status = read_attn_norm(l, &parts.has_attn_norm, err);
     if (!status) status = learned_linear_open(l->learned, LYANNA LAYER_FC, n_in, embd, true, MAX_ROWS, &l->fc, err);
     if (!status) status = read_later(l, err);
     if (status) return status;
-    return one_layer_open(&l->layer, l->learned, "lyanna", l->has_later ? LYANNA_LATER : NULL, has_norm, false, err);
+    parts.second = l->has_later ? LYANNA_LATER : NULL;
+    return one_layer_open(&l->layer, l->learned, &parts, err);
 }
 
 static int allocate(LyannaLayer *l, fr_error *err) {

@@ -12,7 +12,7 @@ static int read_vector(LearnedDrafter *d, const char *method, const char *what, 
     return drafter_file_vector(&d->file, learned_name(method, what).text, d->n_embd, out, err);
 }
 
-/* Reads layer i, whose tensors have names that begin with `method`. *n_ff grows to its feed-forward width. */
+/* Reads layer i, whose tensors have names that begin with `method`. *widest_ff grows to its feed-forward width. */
 static int read_layer(OneLayer *l, LearnedDrafter *d, int32_t i_layer, const char *method, bool has_attn_norm,
                       int32_t *widest_ff, fr_error *err) {
     const Hparams *h = &d->target->hparams;
@@ -43,21 +43,23 @@ static int read_layer(OneLayer *l, LearnedDrafter *d, int32_t i_layer, const cha
     return status;
 }
 
-int one_layer_open(OneLayer *l, LearnedDrafter *d, const char *method, const char *second, bool has_attn_norm,
-                   bool wants_logits, fr_error *err) {
+int one_layer_open(OneLayer *l, LearnedDrafter *d, const OneLayerParts *parts, fr_error *err) {
     int32_t n_ff = 0;
     if (d->target->hparams.latent.rank)
         return error_set(err, FR_ERR_UNSUPPORTED,
                          "%s: drafters with a layer of their own cannot draft for a model with latent attention (MLA), "
                          "whose cache has no keys and values of heads; use another method",
                          gguf_path(d->target->gguf));
-    int status = read_layer(l, d, 0, method, has_attn_norm, &n_ff, err);
-    if (!status && second) status = read_layer(l, d, 1, second, true, &n_ff, err);
+    int status = read_layer(l, d, 0, parts->first, parts->has_attn_norm, &n_ff, err);
+    if (!status && parts->second) status = read_layer(l, d, 1, parts->second, true, &n_ff, err);
+    if (!status && parts->has_output_norm)
+        status = read_vector(d, parts->first, LAYER_OUTPUT_NORM, &l->output_norm, err);
     if (status) return status;
-    l->model = model_of_layers(d->target, l->specs, second ? 2 : 1, n_ff);
+    l->model = model_of_layers(d->target, l->specs, parts->second ? 2 : 1, n_ff);
     l->model.gguf = d->file.gguf;
-    l->model.takes_turns = second != NULL;
-    if (wants_logits && (status = head_tokens_set(d, &l->model, err))) return status;
+    l->model.output_norm = l->output_norm;
+    l->model.takes_turns = parts->second != NULL;
+    if (parts->wants_logits && (status = head_tokens_set(d, &l->model, err))) return status;
     return learned_layers_open(d, &l->model, &l->weights, err);
 }
 
@@ -77,4 +79,5 @@ void one_layer_close(OneLayer *l) {
     executor_close(l->executor);
     weights_close(l->weights);
     for (size_t i = 0; i < sizeof l->norms / sizeof *l->norms; i++) mem_free(l->norms[i]);
+    mem_free(l->output_norm);
 }
