@@ -99,6 +99,9 @@ void start_normal(float *out, int64_t n, double std, uint64_t seed, uint64_t ten
  * long. embd: [V][C]. */
 double start_token_std(const float *embd, int64_t V, int64_t C);
 
+/* Returns a value for a norm whose outputs take the place of the target's hidden states: the length that these have. */
+double start_norm(const Model *target);
+
 /* A drafter's file as the initial values of a training run. */
 
 /* Returns whether the file is a drafter of that method; false if it cannot be read. */

@@ -234,3 +234,11 @@ double start_token_std(const float *embd, int64_t V, int64_t C) {
     for (int64_t i = 0; i < V * C; i++) squares += (double)embd[i] * (double)embd[i];
     return squares > 0 ? sqrt((double)V / squares) : 1; /* a row's squares sum to squares / V */
 }
+
+double start_norm(const Model *target) {
+    double squares = 0;
+    int32_t n = target->hparams.n_embd;
+    for (int32_t i = 0; i < n && target->output_norm; i++)
+        squares += (double)target->output_norm[i] * (double)target->output_norm[i];
+    return squares > 0 ? sqrt(squares / n) : 1;
+}

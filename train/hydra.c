@@ -10,20 +10,39 @@
 static HeadsSettings settings = HEADS_SETTINGS;
 static HydraNet net; /* used by the trainer; its shape follows the target */
 
+static const Option option_table[] = {
+    {.key = "prefix",
+     OPT_FLAG(HeadsSettings, has_prefix),
+     .section = "The drafter",
+     .help = "put a transformer layer before the heads, as in Hydra++: they then read what it makes of the target's "
+             "hidden states of the whole context"},
+    {.key = NULL},
+};
+
+static void set_prefix(const FrozenTarget *target) {
+    const UnrollSettings of_layer = {.drafter.loss.n_steps = 1};
+    net.has_prefix = true;
+    net.prefix = train_unroll_shape("hydra.prefix", target, &of_layer);
+    net.prefix.has_attn_norm = true;
+    net.norm_start = start_norm(target->model);
+}
+
 static int open_hydra(Trainer **out, const TrainArgs *a, const Gguf *source, char *signature, size_t n_signature,
                       fr_error *err) {
     FrozenTarget target = {0};
     int status = frozen_open(&target, source, a->data.length, a->n_threads, err);
     if (status) return status;
     const Hparams *h = &target.model->hparams;
-    net = (HydraNet){h->n_embd,
-                     h->n_vocab,
-                     settings.drafter.loss.n_steps,
-                     settings.n_blocks,
-                     settings.has_own_output,
-                     start_token_std(target.embd, h->n_vocab, h->n_embd),
-                     train_drafter_loss(&settings.drafter, &target, !settings.has_own_output)};
-    snprintf(signature, n_signature, "hydra blocks=%d lm-head=%s", net.n_blocks, net.has_own_output ? "own" : "target");
+    net = (HydraNet){.C = h->n_embd,
+                     .V = h->n_vocab,
+                     .n_heads = settings.drafter.loss.n_steps,
+                     .n_blocks = settings.n_blocks,
+                     .has_own_output = settings.has_own_output,
+                     .token_std = start_token_std(target.embd, h->n_vocab, h->n_embd),
+                     .loss = train_drafter_loss(&settings.drafter, &target, !settings.has_own_output)};
+    if (settings.has_prefix) set_prefix(&target);
+    snprintf(signature, n_signature, "hydra blocks=%d lm-head=%s%s", net.n_blocks,
+             net.has_own_output ? "own" : "target", net.has_prefix ? " prefix" : "");
     return train_drafter_open(out, &target, &hydra_net_class, &net, &settings.drafter, a, signature, n_signature, err);
 }
 
@@ -42,23 +61,25 @@ const TrainMethod train_hydra = {
                                 {train_drafter_options, &settings.drafter},
                                 {train_head_tokens_options, &settings.drafter},
                                 {train_heads_options, &settings},
+                                {option_table, &settings},
                                 {NULL, NULL}},
     .check = check,
     .needs_model = true,
     .open = open_hydra,
 };
 
-/* Hydra heads as their authors' code writes them (hydra/model/hydra_heads of zankner/Hydra).
+/* Hydra heads as their authors' code writes them (hydra/model/hydra_heads of zankner/Hydra), also after "hydra_head.".
  *
- *     [hydra_head.]hydra_mlp.<head>.<j>.linear.weight, .bias           the blocks, j = 1, 3, ...; dropout has a number
- *     [hydra_head.]hydra_mlp.<head>.<j>.res_connection.weight, .bias   the skip connection of the first block
- *     [hydra_head.]hydra_lm_head.<head>[.<j>].weight, .bias            the head's own output
+ *     hydra_mlp.<head>.<j>.linear.weight, .bias           the blocks, j = 1, 3, ...; dropout has a number
+ *     hydra_mlp.<head>.<j>.res_connection.weight, .bias   the skip connection of the first block
+ *     hydra_lm_head.<head>[.<j>].weight, .bias            the head's own output
+ *     prefix_embeding_layer.layers.0.*, .norm.weight      the layer of Hydra++, as the published files have it; q and k
+ *                                                         rotate halves
+ *     prefix_embeding_layer.embed_tokens.weight           not used by their code
  *
  * The biases of res_connection and of the output go into tensors that exist in drafter files only for this purpose.
  * In the released code all blocks after the first are the same module, which safetensors store once; config.json
- * (hydra_num_layers) has their number. Two kinds of checkpoints are refused: those with a prefix layer (Hydra++:
- * prefix_embeding_layer), which are another method, and heads that do not read the path, which have no
- * res_connection. */
+ * (hydra_num_layers) has their number. Heads that do not read the path, which have no res_connection, are refused. */
 
 enum { MAX_LAYERS = 32 };
 
@@ -145,6 +166,23 @@ static int add_output(const Source *s, int32_t head, fr_error *err) {
     return add_optional(s, head, HYDRA_OUTPUT ".bias", from, h->n_vocab, err);
 }
 
+/* Adds the layer of Hydra++, if the checkpoint has it. */
+static int add_prefix(const Source *s, fr_error *err) {
+    static const char *const unused[] = {"embed_tokens.", "layers.0.self_attn.rotary_emb."};
+    char name[128];
+    snprintf(name, sizeof name, "%sprefix_embeding_layer.norm.weight", s->prefix);
+    if (!has(s, name)) return FR_OK;
+    int64_t n = s->import->target->hparams.n_embd;
+    int status = import_add(s->import, HYDRA_PREFIX LAYER_OUTPUT_NORM, name, n, 0, NULL, err);
+    snprintf(name, sizeof name, "%sprefix_embeding_layer.layers.0.", s->prefix);
+    if (!status) status = import_add_layer(s->import, HYDRA_PREFIX, name, true, err);
+    for (size_t i = 0; i < sizeof unused / sizeof *unused; i++) {
+        snprintf(name, sizeof name, "%sprefix_embeding_layer.%s", s->prefix, unused[i]);
+        published_pass_over(s->import->from, name);
+    }
+    return status;
+}
+
 int import_plan_hydra(Import *x, fr_error *err) {
     char name[128];
     Source s = {.import = x, .prefix = ""};
@@ -163,5 +201,5 @@ int import_plan_hydra(Import *x, fr_error *err) {
         for (int32_t k = 1; k < s.n_blocks && !status; k++) status = add_block(&s, i, k, err);
         if (!status) status = add_output(&s, i, err);
     }
-    return status;
+    return status ? status : add_prefix(&s, err);
 }

@@ -10,8 +10,14 @@
  * distribution at t, except for the noise that the tokens add. Zeros on E would do worse: its numbers are small, and
  * the head would learn to use the tokens only slowly (docs/TRAINING.md).
  *
- * The rows of a head are independent of each other, so only those in the loss are computed. Test:
- * test_train_heads.c. */
+ * The rows of a head are independent of each other, so only those in the loss are computed.
+ *
+ * Hydra++. The heads read g_t = norm(Layer(h_t)) in the place of h_t. The layer attends to all positions before t, so
+ * it runs over the whole sequence before the heads, and backwards after them. It is the target's last one, but adds
+ * nothing at first (unroll_layer.c), and the norm after it begins with the length of the target's hidden states: so g_t
+ * is nearly h_t.
+ *
+ * Tests: test_train_heads.c, test_train_drafters.c by finite differences. */
 #include "train/nets.h"
 
 #include "base/mem.h"
@@ -24,21 +30,39 @@
 /* The tensors of the first block; after them come weight and bias of the others, and O. */
 enum { IN_WEIGHT, IN_BIAS, SKIP_WEIGHT, N_FIRST };
 
+/* The layer of Hydra++ has the tensors from UNROLL_Q to UNROLL_ATTN_NORM, after those of all heads; then comes its
+ * norm. */
+enum { N_OF_LAYER = UNROLL_ATTN_NORM + 1 - UNROLL_Q, OUTPUT_NORM = N_OF_LAYER, N_PREFIX };
+
 typedef struct HydraActs {
     HeadLoss loss;
     ResidualChain chain; /* the current head's, a row for each current position; its input is x_0 */
     Arena arena;
     real *c, *sum, *silu; /* [rows][(n_heads + 1) C], W c + b [rows][C], [rows][C] */
+    /* Hydra++ */
+    UnrollActs layer;
+    real *g, *rms, *dg; /* [T][C], [T], [T][C] by position */
+    real *dc;           /* as c */
 } HydraActs;
 
 /* ---- tensors ------------------------------------------------------------------------------------ */
 
 static int32_t tensors_of_head(const HydraNet *n) { return N_FIRST + 2 * (n->n_blocks - 1) + n->has_own_output; }
-static int32_t n_tensors(const void *net) { return ((const HydraNet *)net)->n_heads * tensors_of_head(net); }
+static int32_t first_of_prefix(const HydraNet *n) { return n->n_heads * tensors_of_head(n); }
+static int32_t n_tensors(const void *net) {
+    const HydraNet *n = net;
+    return first_of_prefix(n) + (n->has_prefix ? N_PREFIX : 0);
+}
+
+static NetTensor tensor_of_prefix(const HydraNet *n, int32_t i) {
+    if (i < N_OF_LAYER) return unroll_tensor(&n->prefix, UNROLL_Q + i);
+    return (NetTensor){.name = HYDRA_PREFIX LAYER_OUTPUT_NORM, .n = n->C, .start = NET_CONSTANT, .std = n->norm_start};
+}
 
 static NetTensor tensor(const void *net, int32_t i) {
     static const char *const first[N_FIRST] = {HYDRA_IN ".weight", HYDRA_IN ".bias", HYDRA_SKIP ".weight"};
     const HydraNet *n = net;
+    if (i >= first_of_prefix(n)) return tensor_of_prefix(n, i - first_of_prefix(n));
     int32_t head = i / tensors_of_head(n), k = i % tensors_of_head(n), block = (k - N_FIRST) / 2 + 1;
     NetTensor t = {.n_rows = n->C, .n = n->C, .start = NET_ZEROS};
     if (k < N_FIRST) {
@@ -63,6 +87,7 @@ static void set_keys(const void *net, GgufWriter *w) {
     gguf_set_u32(w, DRAFTER_KEY(HYDRA_KEY_HEAD_COUNT), (uint32_t)n->n_heads);
     gguf_set_u32(w, DRAFTER_KEY(HYDRA_KEY_BLOCK_COUNT), (uint32_t)n->n_blocks);
     gguf_set_string(w, DRAFTER_KEY(HYDRA_KEY_OUTPUT), output, strlen(output));
+    if (n->has_prefix) gguf_set_u32(w, DRAFTER_KEY(HYDRA_PREFIX LAYER_KEY_FEED_FORWARD), (uint32_t)n->prefix.n_ff);
 }
 
 /* ---- activations -------------------------------------------------------------------------------- */
@@ -72,19 +97,24 @@ static void acts_close(void *acts) {
     if (!a) return;
     head_loss_close(&a->loss);
     residual_chain_close(&a->chain);
+    unroll_close(&a->layer);
     arena_free(&a->arena);
     mem_free(a);
 }
 
-static int open_arrays(HydraActs *a, const HydraNet *n, fr_error *err) {
+static int open_arrays(HydraActs *a, const HydraNet *n, int64_t T, fr_error *err) {
     int64_t rows = HEAD_LOSS_ROWS * (int64_t)n->C;
     const ArenaItem items[] = {ARENA_ITEM(&a->c, (n->n_heads + 1) * rows), ARENA_ITEM(&a->sum, rows),
                                ARENA_ITEM(&a->silu, rows)};
-    return arena_take(&a->arena, items, ARENA_COUNT(items), "a head's activations", err);
+    const ArenaItem of_prefix[] = {ARENA_ITEM(&a->g, T * n->C), ARENA_ITEM(&a->rms, T), ARENA_ITEM(&a->dg, T * n->C),
+                                   ARENA_ITEM(&a->dc, (n->n_heads + 1) * rows)};
+    int status = arena_take(&a->arena, items, ARENA_COUNT(items), "a head's activations", err);
+    if (status || !n->has_prefix) return status;
+    status = arena_take(&a->arena, of_prefix, ARENA_COUNT(of_prefix), "a layer's activations", err);
+    return status ? status : unroll_open(&a->layer, &n->prefix, (int32_t)T, err);
 }
 
 static void *acts_open(const void *net, int32_t max_length, fr_error *err) {
-    (void)max_length;
     const HydraNet *n = net;
     HydraActs *a = mem_calloc(1, sizeof *a);
     if (!a) {
@@ -93,22 +123,47 @@ static void *acts_open(const void *net, int32_t max_length, fr_error *err) {
     }
     int status = head_loss_open(&a->loss, &n->loss, n->C, n->V, err);
     if (!status) status = residual_chain_open(&a->chain, n->C, n->n_blocks - 1, HEAD_LOSS_ROWS, err);
-    if (!status) status = open_arrays(a, n, err);
+    if (!status) status = open_arrays(a, n, max_length, err);
     if (!status) return a;
     acts_close(a);
     return NULL;
 }
 
-/* ---- forward and backward ----------------------------------------------------------------------- */
+/* ---- the layer of Hydra++ ------------------------------------------------------------------------ */
+
+/* The layer's tensors by the numbers of the unrolled layer's, of w or dw. */
+static real *const *layer_tensors(const HydraNet *n, real *const *w) { return w + first_of_prefix(n) - UNROLL_Q; }
+
+static void prefix_forward(const HydraNet *n, real *const *w, HydraActs *a, const TrainSequence *seq) {
+    unroll_choose_rows(&n->prefix, &a->layer, seq);
+    UnrollStep *p = &a->layer.steps[0]; /* its rows are those of the first p->n positions */
+    memcpy(p->x, seq->hidden, (size_t)p->n * (size_t)n->C * sizeof *p->x);
+    unroll_run_step(&n->prefix, layer_tensors(n, w), &a->layer, 0);
+    rmsnorm_forward(a->g, a->rms, p->f, w[first_of_prefix(n) + OUTPUT_NORM], p->n, n->C, (real)n->prefix.rms_eps);
+    memset(a->dg, 0, (size_t)seq->T * (size_t)n->C * sizeof *a->dg);
+}
+
+/* From a->dg. The target is frozen. */
+static void prefix_back(const HydraNet *n, real *const *w, real *const *dw, HydraActs *a, const TrainSequence *seq) {
+    UnrollStep *p = &a->layer.steps[0];
+    int32_t norm = first_of_prefix(n) + OUTPUT_NORM;
+    unroll_begin_back(&n->prefix, &a->layer);
+    unroll_zero(&n->prefix, &a->layer, seq);
+    rmsnorm_backward(p->df, dw[norm], a->dg, p->f, w[norm], a->rms, p->n, n->C);
+    unroll_step_back(&n->prefix, layer_tensors(n, w), layer_tensors(n, dw), &a->layer, 0);
+}
+
+/* ---- the heads ------------------------------------------------------------------------------------ */
 
 /* c of each current position; zeros for positions below s, which step s cannot predict. */
 static void gather_inputs(const HydraNet *n, HydraActs *a, const TrainSequence *seq, int32_t step) {
     const HeadLoss *h = &a->loss;
     size_t part = (size_t)n->C * sizeof(real);
+    const real *states = n->has_prefix ? a->g : seq->hidden;
     real *c = a->c;
     for (int32_t k = 0; k < h->n; k++) {
         int32_t t = h->positions[k] - step;
-        memcpy(c, seq->hidden + (t < 0 ? 0 : t) * (int64_t)n->C, part);
+        memcpy(c, states + (t < 0 ? 0 : t) * (int64_t)n->C, part);
         c += n->C;
         for (int32_t s = 1; s <= step; s++, c += n->C) {
             if (t < 0) memset(c, 0, part);
@@ -128,16 +183,27 @@ static void head_forward(const HydraNet *n, real *const *w, HydraActs *a, const 
     residual_chain_forward(&a->chain, w + N_FIRST, rows);
 }
 
-/* From chain.dx, the derivative with respect to the chain's output. c comes from the frozen target and gets no
+/* Adds the gradient of the first part of c to that of the layer's outputs. */
+static void scatter_inputs(const HydraNet *n, HydraActs *a, int32_t step) {
+    int64_t width = (step + 1) * (int64_t)n->C;
+    for (int32_t k = 0; k < a->loss.n; k++) {
+        int64_t t = a->loss.positions[k] - step;
+        for (int64_t i = 0; t >= 0 && i < n->C; i++) a->dg[t * n->C + i] += a->dc[k * width + i];
+    }
+}
+
+/* From chain.dx, the derivative with respect to the chain's output. What c has of the frozen target gets no
  * gradient. */
 static void head_back(const HydraNet *n, real *const *w, real *const *dw, HydraActs *a, int32_t step) {
     int64_t rows = a->loss.n, width = (step + 1) * (int64_t)n->C;
-    real *dx = a->chain.dx, *dsum = a->silu;
+    real *dx = a->chain.dx, *dsum = a->silu, *dc = n->has_prefix ? a->dc : NULL;
     residual_chain_back(&a->chain, w + N_FIRST, dw + N_FIRST, rows, true);
     memset(dsum, 0, (size_t)(rows * n->C) * sizeof *dsum);
     silu_backward(dsum, dx, a->sum, rows * n->C);
-    linear_backward(NULL, dw[SKIP_WEIGHT], NULL, dx, a->c, w[SKIP_WEIGHT], rows, width, n->C);
-    linear_backward(NULL, dw[IN_WEIGHT], dw[IN_BIAS], dsum, a->c, w[IN_WEIGHT], rows, width, n->C);
+    if (dc) memset(dc, 0, (size_t)(rows * width) * sizeof *dc);
+    linear_backward(dc, dw[SKIP_WEIGHT], NULL, dx, a->c, w[SKIP_WEIGHT], rows, width, n->C);
+    linear_backward(dc, dw[IN_WEIGHT], dw[IN_BIAS], dsum, a->c, w[IN_WEIGHT], rows, width, n->C);
+    if (dc) scatter_inputs(n, a, step);
 }
 
 /* Head i at the current positions. w, dw: its own tensors; dw may be NULL. */
@@ -157,9 +223,11 @@ static void learn(const void *net, real *const *w, real *const *dw, void *acts, 
     const HydraNet *n = net;
     HydraActs *a = acts;
     int32_t each = tensors_of_head(n);
+    if (n->has_prefix) prefix_forward(n, w, a, seq);
     for (int32_t from = 1; head_loss_next(&a->loss, seq, &from);)
         for (int32_t i = 0; i < n->n_heads; i++)
             learn_head(n, w + i * each, dw ? dw + i * each : NULL, a, seq, i, weight, sums);
+    if (n->has_prefix && dw) prefix_back(n, w, dw, a, seq);
 }
 
 const NetClass hydra_net_class = {"hydra",  n_tensors, tensor, acts_open,  acts_close, learn,

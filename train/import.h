@@ -151,6 +151,10 @@ int import_add_head(Import *x, const char *name, int64_t n_embd, fr_error *err);
 /* Adds the embedding as the tensor `name`, unless it is the target's, which may be quantised. */
 int import_add_embedding(Import *x, const char *name, int64_t n_embd, fr_error *err);
 
+/* Adds a layer of the form of a Llama's, with the target's heads: the tensors that begin with `to` (learned_files.h)
+ * from those that begin with `from`, and its key. Refuses a checkpoint whose config.json has other heads. */
+int import_add_layer(Import *x, const char *to, const char *from, bool has_attn_norm, fr_error *err);
+
 /* ---- plans ------------------------------------------------------------------------------------------------ */
 
 int import_plan_eagle(Import *x, fr_error *err);

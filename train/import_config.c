@@ -1,5 +1,5 @@
 /* import_config.c - what the plans of drafters with layers share: the shape of the layers in config.json with the rope,
- * and the LM head and embedding that a checkpoint may have.
+ * the LM head and embedding that a checkpoint may have, and a layer that has the target's heads.
  *
  * The keys of config.json are those of Hugging Face. They are at its top (SafeAILab, SpecForge, z-lab) or in its
  * transformer_layer_config (speculators). A checkpoint has an LM head over some of the target's tokens as
@@ -7,6 +7,7 @@
 #include "train/import.h"
 
 #include "base/math_functions.h"
+#include "draft/learned/learned_files.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -205,4 +206,64 @@ int import_add_embedding(Import *x, const char *name, int64_t n_embd, fr_error *
                                                      : FR_ERR_MISMATCH;
     if (!status) return FR_OK;
     return import_add(x, name, "embed_tokens.weight", n_embd, x->target->hparams.n_vocab, NULL, err);
+}
+
+/* ---- a layer with the target's heads ------------------------------------------------------------------------- */
+
+/* The drafter takes its head counts and rope from the target; the shape of a matrix does not show how many heads it
+ * has. */
+static int check_heads(const Import *x, fr_error *err) {
+    const Hparams *h = &x->target->hparams;
+    const struct {
+        const char *key;
+        int32_t is;
+    } counts[] = {{"num_attention_heads", h->n_head}, {"num_key_value_heads", h->n_head_kv}};
+    for (int i = 0; i < 2; i++) {
+        int64_t n = counts[i].is;
+        if (published_config(x->from, counts[i].key, &n) && n != counts[i].is)
+            return error_set(
+                err, FR_ERR_MISMATCH,
+                "%s: its config.json has %lld for %s, the target %d; the drafter was trained for another target",
+                published_path(x->from), (long long)n, counts[i].key, counts[i].is);
+    }
+    if (h->rope.style != ROPE_PAIRS || h->rope.n_rot == h->head_dim) return FR_OK;
+    return error_set(err, FR_ERR_UNSUPPORTED,
+                     "%s: the target rotates only %d of the %d components of a head; importing a layer for such a "
+                     "target is not supported",
+                     published_path(x->from), h->rope.n_rot, h->head_dim);
+}
+
+int import_add_layer(Import *x, const char *to, const char *from, bool has_attn_norm, fr_error *err) {
+    const Hparams *h = &x->target->hparams;
+    char name[64], published[128];
+    snprintf(published, sizeof published, "%smlp.gate_proj.weight", from);
+    const SafeTensor *gate = published_find(x->from, published);
+    int64_t embd = h->n_embd, q = hparams_q_dim(h), kv = hparams_kv_dim(h), ff = gate ? gate->dims[0] : 0;
+    ImportRows paired = h->rope.style == ROPE_PAIRS ? IMPORT_ROWS_PAIRED : IMPORT_ROWS_SAME;
+    const struct {
+        const char *name, *from;
+        int64_t n_in, n_out;
+        ImportRows rows;
+    } tensors[] = {
+        {LAYER_ATTN_Q, "self_attn.q_proj.weight", embd, q, paired},
+        {LAYER_ATTN_K, "self_attn.k_proj.weight", embd, kv, paired},
+        {LAYER_ATTN_V, "self_attn.v_proj.weight", embd, kv, 0},
+        {LAYER_ATTN_OUTPUT, "self_attn.o_proj.weight", q, embd, 0},
+        {LAYER_FFN_NORM, "post_attention_layernorm.weight", embd, 0, 0},
+        {LAYER_FFN_GATE, "mlp.gate_proj.weight", embd, ff, 0},
+        {LAYER_FFN_UP, "mlp.up_proj.weight", embd, ff, 0},
+        {LAYER_FFN_DOWN, "mlp.down_proj.weight", ff, embd, 0},
+        {LAYER_ATTN_NORM, "input_layernorm.weight", embd, 0, 0},
+    };
+    int status = check_heads(x, err);
+    snprintf(name, sizeof name, "%s" LAYER_KEY_FEED_FORWARD, to);
+    import_set_int(x, name, ff);
+    for (size_t i = 0; i < sizeof tensors / sizeof *tensors - !has_attn_norm && !status; i++) {
+        ImportTensor *t;
+        snprintf(name, sizeof name, "%s%s", to, tensors[i].name);
+        snprintf(published, sizeof published, "%s%s", from, tensors[i].from);
+        status = import_add(x, name, published, tensors[i].n_in, tensors[i].n_out, &t, err);
+        if (!status) t->rows = tensors[i].rows;
+    }
+    return status;
 }

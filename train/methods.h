@@ -110,6 +110,7 @@ typedef struct HeadsSettings {
     DrafterSettings drafter;
     int32_t n_blocks;    /* the blocks of each head */
     bool has_own_output; /* else the target's */
+    bool has_prefix;     /* hydra: a layer before the heads; it has a row of its own */
 } HeadsSettings;
 
 /* Defaults that no row has. */

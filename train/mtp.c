@@ -103,12 +103,6 @@ static const char *name_of_ffn_norm(const Model *m) {
     return gguf_find_tensor(m->gguf, name) ? other : LAYER_FFN_NORM;
 }
 
-static double rms_of(const float *x, int32_t n) {
-    double sum = 0;
-    for (int32_t i = 0; i < n; i++) sum += (double)x[i] * (double)x[i];
-    return sqrt(sum / n);
-}
-
 static void set_shape(const FrozenTarget *target) {
     const Model *m = target->model;
     const Hparams *h = &m->hparams;
@@ -128,7 +122,7 @@ static void set_shape(const FrozenTarget *target) {
                    .V = h->n_vocab,
                    .n_layers = settings.n_layers ? settings.n_layers : 1,
                    .loss = train_drafter_loss(&settings.drafter, target, true),
-                   .norm_start = rms_of(m->output_norm, h->n_embd),
+                   .norm_start = start_norm(m),
                    .target = m,
                    .ffn_norm = name_of_ffn_norm(m)};
 }

@@ -315,10 +315,10 @@ void unroll_zero(const UnrollShape *s, UnrollActs *a, const TrainSequence *seq);
 /* From a->steps[i].df, after the loss: adds to dw. */
 void unroll_backward(const UnrollShape *s, real *const *w, real *const *dw, UnrollActs *a);
 
-/* The parts of these passes, for a network with reads_pairs. After unroll_choose_rows it makes x and pair of each step
- * in turn, and unroll_run_step computes f from them. After unroll_begin_back, from the last step to the first,
- * unroll_step_back turns df of a step into a->dx and a->dpair, the derivatives with respect to x and pair; steps
- * without rows are left out. */
+/* The parts of these passes, for a network that makes the input of each step. After unroll_choose_rows it makes x of
+ * each step, and with reads_pairs pair, in turn, and unroll_run_step computes f from them. After unroll_begin_back,
+ * from the last step to the first, unroll_step_back turns df of a step into a->dx and a->dpair, the derivatives with
+ * respect to x and pair; steps without rows are left out. */
 void unroll_choose_rows(const UnrollShape *s, UnrollActs *a, const TrainSequence *seq);
 void unroll_run_step(const UnrollShape *s, real *const *w, UnrollActs *a, int32_t step);
 void unroll_begin_back(const UnrollShape *s, UnrollActs *a);
@@ -417,6 +417,9 @@ typedef struct HydraNet {
     bool has_own_output;  /* each head has its own [V][C], initially the target's; else all use the target's */
     double token_std;     /* initial deviation of the columns that read E: see start_token_std */
     HeadLossOptions loss; /* its n_steps is n_heads */
+    bool has_prefix;      /* Hydra++: the heads read what a layer of the method "hydra.prefix" makes of hidden states */
+    UnrollShape prefix;   /* that layer: one step, with a norm before attention and without fc */
+    double norm_start;    /* initial value of the norm after it */
 } HydraNet;
 
 extern const NetClass hydra_net_class;

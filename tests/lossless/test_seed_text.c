@@ -50,6 +50,7 @@ static const Case cases[] = {
     {"redrafter:file=build/all-redrafter.gguf", ANY, "grammar", true},
     {"medusa:file=build/all-medusa.gguf", ANY, "grammar", true},
     {"hydra:file=build/all-hydra.gguf", ANY, NULL, true},
+    {"hydra:file=build/all-hydra-layer.gguf", ANY, "grammar", true},
     {"eagle:file=build/all-eagle.gguf", ANY, "grammar", true},
     {"lyanna:file=build/all-lyanna.gguf", ANY, "grammar", true},
     {"lyanna:file=build/all-lyanna-gate.gguf", {"recursive", "typical"}, NULL, false},

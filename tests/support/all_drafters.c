@@ -39,6 +39,7 @@ const char *const all_drafters[] = {
     "redrafter:file=build/all-redrafter.gguf",
     "medusa:file=build/all-medusa.gguf",
     "hydra:file=build/all-hydra.gguf",
+    "hydra:file=build/all-hydra-layer.gguf",
     "eagle:file=build/all-eagle.gguf",
     "eagle:file=build/all-eagle-tokens.gguf",
     "lyanna:file=build/all-lyanna.gguf",
@@ -151,7 +152,19 @@ static void write_medusa(const Weights *target) {
     finish(&r, "build/all-medusa.gguf");
 }
 
-static void write_hydra(const Weights *target) {
+/* The layer of eagle, lyanna and hydra, of which the first two have fc. */
+#define LAYER(method) \
+    {method ".attn_q.weight", H, H, 0.12}, {method ".attn_k.weight", H, KV, 0.12}, \
+        {method ".attn_v.weight", H, KV, 0.12}, {method ".attn_output.weight", H, H, 0.12}, \
+        {method ".ffn_norm.weight", H, 0, 1}, {method ".ffn_gate.weight", H, FF, 0.1}, \
+        {method ".ffn_up.weight", H, FF, 0.1}, { \
+        method ".ffn_down.weight", FF, H, 0.1 \
+    }
+#define FC(method) \
+    {method ".fc.weight", 2 * H, H, 0.07}, { method ".fc.bias", H, 0, 0.1 }
+
+/* With a layer, it is a file of Hydra++. */
+static void write_hydra(const Weights *target, bool has_layer, const char *path) {
     static const Part parts[] = {
         {"hydra.0.in.weight", 2 * H, H, 0.12},
         {"hydra.0.in.bias", H, 0, 0.1},
@@ -167,27 +180,24 @@ static void write_hydra(const Weights *target) {
         {"hydra.1.output.weight", H, V, 0.3},
         {NULL, 0, 0, 0},
     };
+    static const Part of_layer[] = {LAYER("hydra.prefix"),
+                                    {"hydra.prefix.attn_norm.weight", H, 0, 1},
+                                    {"hydra.prefix.output_norm.weight", H, 0, 1},
+                                    {NULL, 0, 0, 0}};
     LearnedRig r;
     learned_rig_begin(&r, "hydra", target, 3);
     set_int(&r, DRAFTER_KEY("hydra.head_count"), 2);
     set_int(&r, DRAFTER_KEY("hydra.block_count"), 2);
     set_text(&r, DRAFTER_KEY("hydra.output"), "own");
     add_parts(&r, parts);
-    finish(&r, "build/all-hydra.gguf");
+    if (has_layer) set_int(&r, DRAFTER_KEY("hydra.prefix.feed_forward_length"), FF);
+    if (has_layer) add_parts(&r, of_layer);
+    finish(&r, path);
 }
-
-/* The layer of eagle and lyanna. */
-#define LAYER(method) \
-    {method ".fc.weight", 2 * H, H, 0.07}, {method ".fc.bias", H, 0, 0.1}, {method ".attn_q.weight", H, H, 0.12}, \
-        {method ".attn_k.weight", H, KV, 0.12}, {method ".attn_v.weight", H, KV, 0.12}, \
-        {method ".attn_output.weight", H, H, 0.12}, {method ".ffn_norm.weight", H, 0, 1}, \
-        {method ".ffn_gate.weight", H, FF, 0.1}, {method ".ffn_up.weight", H, FF, 0.1}, { \
-        method ".ffn_down.weight", FF, H, 0.1 \
-    }
 
 /* With logits for two of three tokens, or for all of them. */
 static void write_eagle(const Weights *target, bool has_head_tokens, const char *path) {
-    static const Part parts[] = {LAYER("eagle"), {NULL, 0, 0, 0}};
+    static const Part parts[] = {FC("eagle"), LAYER("eagle"), {NULL, 0, 0, 0}};
     static int32_t tokens[2 * V / 3];
     LearnedRig r;
     learned_rig_begin(&r, "eagle", target, 4);
@@ -201,13 +211,16 @@ static void write_eagle(const Weights *target, bool has_head_tokens, const char 
 
 /* With a gate, the file has a parallel chain, too; without one, a layer for the later steps. */
 static void write_lyanna(const Weights *target, bool has_gate, const char *path) {
-    static const Part parts[] = {LAYER("lyanna"), {"lyanna.attn_norm.weight", H, 0, 1}, {NULL, 0, 0, 0}};
+    static const Part parts[] = {FC("lyanna"), LAYER("lyanna"), {"lyanna.attn_norm.weight", H, 0, 1}, {NULL, 0, 0, 0}};
     static const Part of_gate[] = {{"lyanna.gate.state.weight", H, RANK, 0.1},
                                    {"lyanna.gate.token.weight", H, RANK, 0.3},
                                    {"lyanna.gate.up.weight", RANK, V, 0.2},
                                    {"lyanna.chain.inputs.weight", H, 3, 0.3},
                                    {NULL, 0, 0, 0}};
-    static const Part of_later[] = {LAYER("lyanna.later"), {"lyanna.later.attn_norm.weight", H, 0, 1}, {NULL, 0, 0, 0}};
+    static const Part of_later[] = {FC("lyanna.later"),
+                                    LAYER("lyanna.later"),
+                                    {"lyanna.later.attn_norm.weight", H, 0, 1},
+                                    {NULL, 0, 0, 0}};
     LearnedRig r;
     learned_rig_begin(&r, "lyanna", target, 5);
     set_int(&r, DRAFTER_KEY("lyanna.feed_forward_length"), FF);
@@ -427,7 +440,8 @@ void all_drafters_write_for(const char *path) {
     Weights *target = rig_weights(gguf, NULL);
     write_redrafter(target);
     write_medusa(target);
-    write_hydra(target);
+    write_hydra(target, false, "build/all-hydra.gguf");
+    write_hydra(target, true, "build/all-hydra-layer.gguf");
     write_eagle(target, false, "build/all-eagle.gguf");
     write_eagle(target, true, "build/all-eagle-tokens.gguf");
     write_lyanna(target, false, "build/all-lyanna.gguf");

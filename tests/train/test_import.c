@@ -175,8 +175,44 @@ static void make_vllm_medusa(Pair *p, const Target *t, const char *prefix, bool 
     safetensors_build_add_i64s(&p->published, "token_map", map, 3);
 }
 
-/* Blocks after dropout layers; the second and the third are equal; all tensors have biases. */
-static void make_hydra(Pair *p, const Target *t) {
+/* The layer of Hydra++, with what a published file has besides and its authors' code does not use. */
+static void add_hydra_layer(Pair *p, const Target *t) {
+    static const char layer[] = "hydra_head.prefix_embeding_layer.layers.0.";
+    const struct {
+        const char *name, *from;
+        int64_t n_in, n_out;
+    } parts[] = {
+        {"attn_v", "self_attn.v_proj", H, N_KV * DIM},
+        {"attn_output", "self_attn.o_proj", H, H},
+        {"ffn_norm", "post_attention_layernorm", H, 0},
+        {"ffn_gate", "mlp.gate_proj", H, FF},
+        {"ffn_up", "mlp.up_proj", H, FF},
+        {"ffn_down", "mlp.down_proj", FF, H},
+        {"attn_norm", "input_layernorm", H, 0},
+    };
+    char name[64], from[96];
+    float *e = embedding_of(t);
+    gguf_set_u32(p->direct.w, DRAFTER_KEY("hydra.prefix.feed_forward_length"), FF);
+    snprintf(from, sizeof from, "%sself_attn.q_proj.weight", layer);
+    add_halved(p, "hydra.prefix.attn_q.weight", from, N_HEAD, true);
+    snprintf(from, sizeof from, "%sself_attn.k_proj.weight", layer);
+    add_halved(p, "hydra.prefix.attn_k.weight", from, N_KV, true);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        snprintf(name, sizeof name, "hydra.prefix.%s.weight", parts[i].name);
+        snprintf(from, sizeof from, "%s%s.weight", layer, parts[i].from);
+        add(p, name, from, parts[i].n_in, parts[i].n_out, 0.12);
+    }
+    add(p, "hydra.prefix.output_norm.weight", "hydra_head.prefix_embeding_layer.norm.weight", H, 0, 1);
+    for (int i = 0; i < V * H; i++) e[i] += 1; /* it is not the target's */
+    safetensors_build_add(&p->published, "hydra_head.prefix_embeding_layer.embed_tokens.weight", e, H, V);
+    snprintf(from, sizeof from, "%sself_attn.rotary_emb.inv_freq", layer);
+    safetensors_build_add(&p->published, from, e, DIM / 2, 0);
+    free(e);
+}
+
+/* Blocks after dropout layers; the second and the third are equal; all tensors have biases. `prefix`: before all names
+ * of the checkpoint. */
+static void make_hydra(Pair *p, const Target *t, const char *prefix) {
     static char names[16][64];
     begin(p, "hydra", t, TYPE_BF16);
     gguf_set_u32(p->direct.w, DRAFTER_KEY("hydra.head_count"), 2);
@@ -199,7 +235,7 @@ static void make_hydra(Pair *p, const Target *t) {
         for (size_t k = 0; k < sizeof parts / sizeof *parts; k++) {
             char name[64], from[64];
             snprintf(name, sizeof name, "hydra.%d.%s", i, parts[k].name);
-            snprintf(from, sizeof from, "hydra_%s.%d.%s", parts[k].before, i, parts[k].behind);
+            snprintf(from, sizeof from, "%shydra_%s.%d.%s", prefix, parts[k].before, i, parts[k].behind);
             add(p, name, from, parts[k].n_in, parts[k].n_out, 0.15);
             if (strncmp(parts[k].name, "block.1", 7) != 0) continue;
             char *again = names[2 * i + (parts[k].n_out == 0)];
@@ -352,11 +388,14 @@ static void an_imported_hydra_equals_the_direct_one(void **state) {
     Pair p;
     mkdir("build/import-hydra", 0755);
     write_text("build/import-hydra/config.json", "{\"hydra_num_layers\": 3}");
-    make_hydra(&p, &t);
-    finish(&p, "build/import-hydra/model.safetensors");
-    fr_error err = {0};
-    if (try_import("hydra", &t, "build/import-hydra", TYPE_F32, &err)) fail_msg("%s", err.message);
-    assert_same_file("hydra");
+    for (int i = 0; i < 2; i++) {
+        make_hydra(&p, &t, i ? "hydra_head." : "");
+        if (i) add_hydra_layer(&p, &t);
+        finish(&p, "build/import-hydra/model.safetensors");
+        fr_error err = {0};
+        if (try_import("hydra", &t, "build/import-hydra", TYPE_F32, &err)) fail_msg("%s", err.message);
+        assert_same_file("hydra");
+    }
     close_target(&t);
 }
 
@@ -448,8 +487,10 @@ static void unknown_and_missing_tensors_are_refused(void **state) {
          "holds the tensor layers.0.input_layernorm.weight, which the method eagle does not have"},
         {"eagle", "midlayer.self_attn.q_proj.weight", H, H, FR_ERR_UNSUPPORTED, "is an EAGLE-3 drafter"},
         {"redrafter", "input_proj.weight", 2 * H, 2 * H, FR_ERR_UNSUPPORTED, "holds the tensor input_proj.weight"},
-        {"hydra", "prefix_embeding_layer.norm.weight", H, 0, FR_ERR_UNSUPPORTED,
-         "holds the tensor prefix_embeding_layer.norm.weight"},
+        {"hydra", "prefix_embeding_layer.norm.weight", H, 0, FR_ERR_FORMAT,
+         "tensor prefix_embeding_layer.layers.0.self_attn.q_proj.weight is missing"},
+        {"hydra", "prefix_embeding_layer.layers.0.input_layernorm.weight", H, 0, FR_ERR_UNSUPPORTED,
+         "holds the tensor prefix_embeding_layer.layers.0.input_layernorm.weight"},
         {"medusa", "3.0.linear.weight", H, H, FR_ERR_UNSUPPORTED, "holds the tensor 3.0.linear.weight"},
     };
     static float zeros[4 * H * H];
@@ -457,7 +498,7 @@ static void unknown_and_missing_tensors_are_refused(void **state) {
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         Pair p;
         if (strcmp(bad[i].method, "eagle") == 0) make_eagle(&p, &t, &t, true);
-        else if (strcmp(bad[i].method, "hydra") == 0) make_hydra(&p, &t);
+        else if (strcmp(bad[i].method, "hydra") == 0) make_hydra(&p, &t, "");
         else if (strcmp(bad[i].method, "medusa") == 0) make_medusa(&p, &t, "");
         else make_redrafter(&p, &t);
         safetensors_build_add(&p.published, bad[i].extra, zeros, bad[i].n_in, bad[i].n_out);

@@ -43,10 +43,10 @@ static const UnrollShape layer = {.C = C,
                                   .fuses_token = true,
                                   .state_gradient = 1};
 
-static NetCase cases[57];
+static NetCase cases[58];
 static int n_cases;
 static MedusaNet medusas[2];
-static HydraNet hydra;
+static HydraNet hydras[2];
 static RedrafterNet redrafter;
 static UnrollNet eagles[5], lyannas[16];
 static SpaceNet spaces[3];
@@ -280,9 +280,14 @@ static int make_cases(void **state) {
     add_case("medusa", &medusa_net_class, &medusas[0]);
     add_case("medusa, the target's head, bounded logits", &medusa_net_class, &medusas[1]);
     bound_logits(&medusas[1].loss, 0);
-    hydra = (HydraNet){C, V, 3, 2, true, 0, soft_labels};
+    hydras[0] = (HydraNet){.C = C, .V = V, .n_heads = 3, .n_blocks = 2, .has_own_output = true, .loss = soft_labels};
+    hydras[1] = (HydraNet){.C = C, .V = V, .n_heads = 3, .n_blocks = 2, .loss = soft_labels, .has_prefix = true};
+    hydras[1].prefix = layer;
+    hydras[1].prefix.method = "hydra.prefix";
+    hydras[1].prefix.n_steps = 1, hydras[1].prefix.has_attn_norm = true, hydras[1].prefix.fuses_token = false;
     redrafter = (RedrafterNet){.C = C, .V = V, .n_blocks = 1, .starts_at_embedding = true, .loss = soft_labels};
-    add_case("hydra", &hydra_net_class, &hydra);
+    add_case("hydra", &hydra_net_class, &hydras[0]);
+    add_case("hydra, a layer before the heads, the target's head", &hydra_net_class, &hydras[1]);
     add_case("redrafter", &redrafter_net_class, &redrafter);
     add_eagle(&eagles[0], "eagle", &both_losses, 0);
     add_eagle(&eagles[1], "eagle, one step, hard labels", &hard_labels, 0);

@@ -26,9 +26,18 @@ static const MedusaNet medusas[] = {
     {C, V, 2, 2, true, {.token_weight = 1, .hard_labels = true, .n_steps = 2}},
 };
 static const HydraNet hydras[] = {
-    {C, V, 3, 1, true, 0, {.token_weight = 1, .n_steps = 3}},
-    {C, V, 4, 2, false, 0, {.token_weight = 0.5, .n_steps = 4, .step_weights = step_weights}},
-    {C, V, 2, 3, true, 0, {.token_weight = 1, .hard_labels = true, .n_steps = 2}},
+    {.C = C, .V = V, .n_heads = 3, .n_blocks = 1, .has_own_output = true, .loss = {.token_weight = 1, .n_steps = 3}},
+    {.C = C,
+     .V = V,
+     .n_heads = 4,
+     .n_blocks = 2,
+     .loss = {.token_weight = 0.5, .n_steps = 4, .step_weights = step_weights}},
+    {.C = C,
+     .V = V,
+     .n_heads = 2,
+     .n_blocks = 3,
+     .has_own_output = true,
+     .loss = {.token_weight = 1, .hard_labels = true, .n_steps = 2}},
 };
 #define NO_INFO \
     { .rank = 0 }

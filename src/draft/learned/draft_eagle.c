@@ -68,7 +68,8 @@ static int read_weights(Eagle *d, fr_error *err) {
     LearnedDrafter *l = &d->learned;
     int64_t embd = l->n_embd;
     int status = learned_linear_open(l, EAGLE LAYER_FC, 2 * embd, embd, true, d->max_rows, &d->fc, err);
-    return status ? status : one_layer_open(&d->layer, l, &(OneLayerParts){.first = "eagle", .wants_logits = true}, err);
+    return status ? status
+                  : one_layer_open(&d->layer, l, &(OneLayerParts){.first = "eagle", .wants_logits = true}, err);
 }
 
 static int open_eagle(Drafter **out, const void *options, const DrafterEnv *env, fr_error *err) {

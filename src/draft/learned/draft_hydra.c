@@ -63,7 +63,7 @@ typedef struct Head {
 typedef struct Member {
     Tree *tree;
     int32_t sequence;
-    const float *hidden; /* h, or g of Hydra++ */
+    const float *hidden;          /* h, or g of Hydra++ */
     int32_t budget, first;        /* first: the first node of the deepest level so far */
     double log_p[TREE_MAX_NODES]; /* the sum along the path to each node */
 } Member;
@@ -226,8 +226,8 @@ static int32_t choose_front(const Hydra *d, Member *m, int32_t level, Front *out
     return n;
 }
 
-/* Fills row r of the input c of nodes at depth `level`: h or g, then the embeddings along its path from the pending token
- * down. */
+/* Fills row r of the input c of nodes at depth `level`: h or g, then the embeddings along its path from the pending
+ * token down. */
 static void set_input(const Hydra *d, const Front *f, int32_t level, int32_t r) {
     int64_t h = d->learned.n_embd, at = (int64_t)r * (level + 2) * h;
     int32_t tokens[HYDRA_MAX_HEADS];

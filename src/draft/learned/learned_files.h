@@ -102,8 +102,8 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
 
 /* ---- eagle, lyanna and hydra: a transformer layer ---------------------------------------------------------- */
 
-/* These methods have one layer with the target's heads and rope. A name is EAGLE, LYANNA or HYDRA_PREFIX followed by one
- * of these.
+/* These methods have one layer with the target's heads and rope. A name is EAGLE, LYANNA or HYDRA_PREFIX and one of
+ * these.
  *
  * Key:
  *   <method>.feed_forward_length F
