@@ -35,7 +35,7 @@ shopt -s inherit_errexit
 : "${FORERUN:=build/forerun}" "${TARGET:=models/target.gguf}" "${CORPUS:=../shared/data/corpus}"
 : "${DATA:=build/learned}" "${OUT:=build/learned}"
 : "${EVERY:=1}" "${FORM_STEPS=}" "${METHODS:=lyanna eagle redrafter hydra medusa}" "${MINUTES:=20}" "${LYANNA=}" "${CURRICULUM=}"
-: "${SEEDS:=1 2 3}" "${FORMS:=paper separate eagle hass eagle-hass paper-1-3-5 separate-1-3-5 redrafter hydra hydra-own medusa space eagle3 dflash dspark}"
+: "${SEEDS:=1 2 3}" "${FORMS:=paper separate eagle hass eagle-hass paper-1-3-5 separate-1-3-5 redrafter hydra hydra-own hydra-plus medusa space eagle3 dflash dspark}"
 mkdir -p "$DATA" "$OUT"
 
 # The target continues the beginnings of some texts of each kind, half of them greedily, half at temperature 0.8.
@@ -137,6 +137,7 @@ train_form() { # FORM SEED
     eagle-hass) train_phases "$name" 0.005 "$seed" "eagle --recipe eagle" "eagle --recipe hass" ;;
     hydra) train_for "$MINUTES" "$name" hydra 0.003 --lm-head target $seed ;;
     hydra-own) train_for "$MINUTES" "$name" hydra 0.003 $seed ;;
+    hydra-plus) train_for "$MINUTES" "$name" hydra 0.003 --lm-head target --prefix $seed ;;
     space) train_for "$MINUTES" "$name" space 0.005 --batch 4 $seed ;;
     dspark) train_for "$MINUTES" "$name" dflash 0.003 --markov vanilla --markov-rank 64 $seed ;;
     *) train_for "$MINUTES" "$name" "$1" 0.003 $seed ;;

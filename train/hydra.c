@@ -19,12 +19,43 @@ static const Option option_table[] = {
     {.key = NULL},
 };
 
-static void set_prefix(const FrozenTarget *target) {
-    const UnrollSettings of_layer = {.drafter.loss.n_steps = 1};
+static void set_prefix(const FrozenTarget *target, int32_t n_ff) {
+    const UnrollSettings of_layer = {.drafter.loss.n_steps = 1, .n_ff = n_ff};
     net.has_prefix = true;
     net.prefix = train_unroll_shape("hydra.prefix", target, &of_layer);
     net.prefix.has_attn_norm = true;
     net.norm_start = start_norm(target->model);
+}
+
+/* Takes over from a file what no option says: the biases of an imported one, and the layer of Hydra++. */
+static int plan_init(const char *path, const FrozenTarget *target, fr_error *err) {
+    DrafterFile f;
+    int32_t n_ff = 0;
+    int status = drafter_file_open(&f, path, "hydra", target->model, err);
+    if (!status) net.has_skip_bias = drafter_file_has_printed(&f, HYDRA_HEAD HYDRA_SKIP ".bias", 0);
+    if (!status) net.has_output_bias = drafter_file_has_printed(&f, HYDRA_HEAD HYDRA_OUTPUT ".bias", 0);
+    if (!status && drafter_file_has(&f, HYDRA_PREFIX LAYER_OUTPUT_NORM)) {
+        status = drafter_file_int(&f, HYDRA_PREFIX LAYER_KEY_FEED_FORWARD, 1, 1 << 20, &n_ff, err);
+        set_prefix(target, n_ff);
+    }
+    drafter_file_close(&f);
+    return status;
+}
+
+static int plan(const TrainArgs *a, const FrozenTarget *target, fr_error *err) {
+    const Hparams *h = &target->model->hparams;
+    HeadsShape heads;
+    int status = train_heads_choose(&settings, "hydra", a->init, target->model, &heads, err);
+    if (status) return status;
+    net = (HydraNet){.C = h->n_embd,
+                     .V = h->n_vocab,
+                     .n_heads = heads.n_heads,
+                     .n_blocks = heads.n_blocks,
+                     .has_own_output = heads.has_own_output,
+                     .token_std = start_token_std(target->embd, h->n_vocab, h->n_embd),
+                     .loss = train_drafter_loss(&settings.drafter, target, !heads.has_own_output)};
+    if (settings.has_prefix) set_prefix(target, 0);
+    return a->init ? plan_init(a->init, target, err) : FR_OK;
 }
 
 static int open_hydra(Trainer **out, const TrainArgs *a, const Gguf *source, char *signature, size_t n_signature,
@@ -32,21 +63,17 @@ static int open_hydra(Trainer **out, const TrainArgs *a, const Gguf *source, cha
     FrozenTarget target = {0};
     int status = frozen_open(&target, source, a->data.length, a->n_threads, err);
     if (status) return status;
-    const Hparams *h = &target.model->hparams;
-    net = (HydraNet){.C = h->n_embd,
-                     .V = h->n_vocab,
-                     .n_heads = settings.drafter.loss.n_steps,
-                     .n_blocks = settings.n_blocks,
-                     .has_own_output = settings.has_own_output,
-                     .token_std = start_token_std(target.embd, h->n_vocab, h->n_embd),
-                     .loss = train_drafter_loss(&settings.drafter, &target, !settings.has_own_output)};
-    if (settings.has_prefix) set_prefix(&target);
+    status = plan(a, &target, err);
+    if (status) {
+        frozen_close(&target);
+        return status;
+    }
     snprintf(signature, n_signature, "hydra blocks=%d lm-head=%s%s", net.n_blocks,
              net.has_own_output ? "own" : "target", net.has_prefix ? " prefix" : "");
     return train_drafter_open(out, &target, &hydra_net_class, &net, &settings.drafter, a, signature, n_signature, err);
 }
 
-static int check(fr_error *err) { return train_drafter_check(&settings.drafter, err); }
+static int check(fr_error *err) { return train_heads_check(&settings, err); }
 
 const TrainMethod train_hydra = {
     .name = "hydra",
@@ -54,7 +81,9 @@ const TrainMethod train_hydra = {
     .about = "Train Hydra's heads for a target: each predicts the token at one place ahead, from the target's hidden "
              "state and the tokens that the "
              "heads before it predicted.",
-    .notes = "Best trained on the target's own answers (forerun distill-data).",
+    .notes =
+        "Best trained on the target's own answers (forerun distill-data). With --init a drafter keeps its shape, and "
+        "the biases that an imported one has.",
     .examples = "  forerun train hydra -m t.gguf --data answers.jsonl -o hydra.gguf\n"
                 "  forerun run -m t.gguf -p Once --draft hydra:file=hydra.gguf\n",
     .sets = (const OptionSet[]){{train_steps_options, &settings.drafter},

@@ -27,7 +27,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The tensors of the first block; after them come weight and bias of the others, and O. */
+/* The tensors of the first block; after them come weight and bias of the others, O, and the biases of R and of O. */
 enum { IN_WEIGHT, IN_BIAS, SKIP_WEIGHT, N_FIRST };
 
 /* The layer of Hydra++ has the tensors from UNROLL_Q to UNROLL_ATTN_NORM, after those of all heads; then comes its
@@ -38,7 +38,8 @@ typedef struct HydraActs {
     HeadLoss loss;
     ResidualChain chain; /* the current head's, a row for each current position; its input is x_0 */
     Arena arena;
-    real *c, *sum, *silu; /* [rows][(n_heads + 1) C], W c + b [rows][C], [rows][C] */
+    real *c, *sum, *silu;     /* [rows][(n_heads + 1) C], W c + b [rows][C], [rows][C] */
+    real *offsets, *doffsets; /* [rows][V] the bias of O in each row; NULL: there is none */
     /* Hydra++ */
     UnrollActs layer;
     real *g, *rms, *dg; /* [T][C], [T], [T][C] by position */
@@ -47,7 +48,10 @@ typedef struct HydraActs {
 
 /* ---- tensors ------------------------------------------------------------------------------------ */
 
-static int32_t tensors_of_head(const HydraNet *n) { return N_FIRST + 2 * (n->n_blocks - 1) + n->has_own_output; }
+static int32_t output_of_head(const HydraNet *n) { return N_FIRST + 2 * (n->n_blocks - 1); }
+static int32_t skip_bias_of_head(const HydraNet *n) { return output_of_head(n) + n->has_own_output; }
+static int32_t output_bias_of_head(const HydraNet *n) { return skip_bias_of_head(n) + n->has_skip_bias; }
+static int32_t tensors_of_head(const HydraNet *n) { return output_bias_of_head(n) + n->has_output_bias; }
 static int32_t first_of_prefix(const HydraNet *n) { return n->n_heads * tensors_of_head(n); }
 static int32_t n_tensors(const void *net) {
     const HydraNet *n = net;
@@ -70,7 +74,11 @@ static NetTensor tensor(const void *net, int32_t i) {
         else t.n = (head + 2) * (int64_t)n->C;
         if (k == SKIP_WEIGHT) t.start = NET_PASS, t.std = n->token_std / sqrt(head + 1);
         snprintf(t.name, sizeof t.name, HYDRA_HEAD "%s", head, first[k]);
-    } else if (block == n->n_blocks) {
+    } else if (k >= skip_bias_of_head(n)) {
+        bool is_of_output = k == output_bias_of_head(n);
+        t.n_rows = 0, t.n = is_of_output ? n->V : n->C;
+        snprintf(t.name, sizeof t.name, HYDRA_HEAD "%s.bias", head, is_of_output ? HYDRA_OUTPUT : HYDRA_SKIP);
+    } else if (k == output_of_head(n)) {
         t.n_rows = n->V, t.start = NET_HEAD;
         snprintf(t.name, sizeof t.name, HYDRA_HEAD HYDRA_OUTPUT ".weight", head);
     } else {
@@ -108,7 +116,11 @@ static int open_arrays(HydraActs *a, const HydraNet *n, int64_t T, fr_error *err
                                ARENA_ITEM(&a->silu, rows)};
     const ArenaItem of_prefix[] = {ARENA_ITEM(&a->g, T * n->C), ARENA_ITEM(&a->rms, T), ARENA_ITEM(&a->dg, T * n->C),
                                    ARENA_ITEM(&a->dc, (n->n_heads + 1) * rows)};
+    const ArenaItem of_bias[] = {ARENA_ITEM(&a->offsets, HEAD_LOSS_ROWS * (int64_t)n->V),
+                                 ARENA_ITEM(&a->doffsets, HEAD_LOSS_ROWS * (int64_t)n->V)};
     int status = arena_take(&a->arena, items, ARENA_COUNT(items), "a head's activations", err);
+    if (!status && n->has_output_bias)
+        status = arena_take(&a->arena, of_bias, ARENA_COUNT(of_bias), "a head's logits", err);
     if (status || !n->has_prefix) return status;
     status = arena_take(&a->arena, of_prefix, ARENA_COUNT(of_prefix), "a layer's activations", err);
     return status ? status : unroll_open(&a->layer, &n->prefix, (int32_t)T, err);
@@ -176,7 +188,7 @@ static void head_forward(const HydraNet *n, real *const *w, HydraActs *a, const 
     int64_t rows = a->loss.n, width = (step + 1) * (int64_t)n->C;
     real *x = a->chain.x;
     gather_inputs(n, a, seq, step);
-    linear_forward(x, a->c, w[SKIP_WEIGHT], NULL, rows, width, n->C);
+    linear_forward(x, a->c, w[SKIP_WEIGHT], n->has_skip_bias ? w[skip_bias_of_head(n)] : NULL, rows, width, n->C);
     linear_forward(a->sum, a->c, w[IN_WEIGHT], w[IN_BIAS], rows, width, n->C);
     silu_forward(a->silu, a->sum, rows * n->C);
     for (int64_t i = 0; i < rows * n->C; i++) x[i] += a->silu[i];
@@ -201,20 +213,36 @@ static void head_back(const HydraNet *n, real *const *w, real *const *dw, HydraA
     memset(dsum, 0, (size_t)(rows * n->C) * sizeof *dsum);
     silu_backward(dsum, dx, a->sum, rows * n->C);
     if (dc) memset(dc, 0, (size_t)(rows * width) * sizeof *dc);
-    linear_backward(dc, dw[SKIP_WEIGHT], NULL, dx, a->c, w[SKIP_WEIGHT], rows, width, n->C);
+    linear_backward(dc, dw[SKIP_WEIGHT], n->has_skip_bias ? dw[skip_bias_of_head(n)] : NULL, dx, a->c, w[SKIP_WEIGHT],
+                    rows, width, n->C);
     linear_backward(dc, dw[IN_WEIGHT], dw[IN_BIAS], dsum, a->c, w[IN_WEIGHT], rows, width, n->C);
     if (dc) scatter_inputs(n, a, step);
+}
+
+/* Puts the bias of O into each current row. */
+static void spread_bias(const HydraNet *n, real *const *w, HydraActs *a) {
+    for (int32_t k = 0; n->has_output_bias && k < a->loss.n; k++)
+        memcpy(a->offsets + k * (int64_t)n->V, w[output_bias_of_head(n)], (size_t)n->V * sizeof(real));
+    if (n->has_output_bias) memset(a->doffsets, 0, (size_t)a->loss.n * (size_t)n->V * sizeof(real));
+}
+
+static void collect_bias(const HydraNet *n, real *const *dw, const HydraActs *a) {
+    for (int32_t k = 0; n->has_output_bias && k < a->loss.n; k++)
+        for (int64_t v = 0; v < n->V; v++) dw[output_bias_of_head(n)][v] += a->doffsets[k * (int64_t)n->V + v];
 }
 
 /* Head i at the current positions. w, dw: its own tensors; dw may be NULL. */
 static void learn_head(const HydraNet *n, real *const *w, real *const *dw, HydraActs *a, const TrainSequence *seq,
                        int32_t i, double weight, TrainSums *sums) {
     ResidualChain *chain = &a->chain;
-    int32_t step = i + 1, output = N_FIRST + 2 * (n->n_blocks - 1);
+    int32_t step = i + 1, output = output_of_head(n);
     head_forward(n, w, a, seq, step);
+    spread_bias(n, w, a);
     if (dw) memset(chain->dx, 0, (size_t)(a->loss.n * n->C) * sizeof *chain->dx);
     head_loss_rows(&a->loss, seq, step, residual_chain_out(chain), n->C, n->has_own_output ? w[output] : seq->head,
-                   NULL, dw ? chain->dx : NULL, dw && n->has_own_output ? dw[output] : NULL, NULL, weight, sums);
+                   a->offsets, dw ? chain->dx : NULL, dw && n->has_own_output ? dw[output] : NULL,
+                   dw ? a->doffsets : NULL, weight, sums);
+    if (dw) collect_bias(n, dw, a);
     if (dw) head_back(n, w, dw, a, step);
 }
 

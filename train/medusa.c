@@ -12,21 +12,26 @@ static MedusaNet net; /* used by the trainer; its shape follows the target */
 static int open_medusa(Trainer **out, const TrainArgs *a, const Gguf *source, char *signature, size_t n_signature,
                        fr_error *err) {
     FrozenTarget target = {0};
+    HeadsShape heads;
     int status = frozen_open(&target, source, a->data.length, a->n_threads, err);
     if (status) return status;
-    const Hparams *h = &target.model->hparams;
-    net = (MedusaNet){h->n_embd,
-                      h->n_vocab,
-                      settings.drafter.loss.n_steps,
-                      settings.n_blocks,
-                      settings.has_own_output,
-                      train_drafter_loss(&settings.drafter, &target, !settings.has_own_output)};
+    status = train_heads_choose(&settings, "medusa", a->init, target.model, &heads, err);
+    if (status) {
+        frozen_close(&target);
+        return status;
+    }
+    net = (MedusaNet){.C = target.model->hparams.n_embd,
+                      .V = target.model->hparams.n_vocab,
+                      .n_heads = heads.n_heads,
+                      .n_blocks = heads.n_blocks,
+                      .has_own_output = heads.has_own_output,
+                      .loss = train_drafter_loss(&settings.drafter, &target, !heads.has_own_output)};
     snprintf(signature, n_signature, "medusa blocks=%d lm-head=%s", net.n_blocks,
              net.has_own_output ? "own" : "target");
     return train_drafter_open(out, &target, &medusa_net_class, &net, &settings.drafter, a, signature, n_signature, err);
 }
 
-static int check(fr_error *err) { return train_drafter_check(&settings.drafter, err); }
+static int check(fr_error *err) { return train_heads_check(&settings, err); }
 
 const TrainMethod train_medusa = {
     .name = "medusa",

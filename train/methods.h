@@ -107,17 +107,30 @@ int train_streams_keep(FrozenTarget *target, const StreamList *list, fr_error *e
 /* The options of `forerun train medusa` and `forerun train hydra`. */
 
 typedef struct HeadsSettings {
-    DrafterSettings drafter;
-    int32_t n_blocks;    /* the blocks of each head */
-    bool has_own_output; /* else the target's */
-    bool has_prefix;     /* hydra: a layer before the heads; it has a row of its own */
+    DrafterSettings drafter; /* its n_steps is the number of heads; 0: not given */
+    int32_t n_blocks;        /* the blocks of each head; 0: not given */
+    int output;              /* the index of the choice of --lm-head; -1: not given */
+    bool has_prefix;         /* hydra: a layer before the heads; it has a row of its own */
 } HeadsSettings;
 
 /* Defaults that no row has. */
 #define HEADS_SETTINGS \
-    { .drafter.loss.n_steps = 4 }
+    { .output = -1 }
 
 extern const Option train_heads_options[]; /* rows for the method's HeadsSettings */
+
+/* The shape of heads. */
+typedef struct HeadsShape {
+    int32_t n_heads, n_blocks;
+    bool has_own_output; /* else the target's */
+} HeadsShape;
+
+/* The check of both methods. */
+int train_heads_check(HeadsSettings *s, fr_error *err);
+/* Chooses the shape for a method, and sets the steps ahead of the settings: that of the file of --init (NULL: none),
+ * which options must not contradict; else what was given, or the defaults. */
+int train_heads_choose(HeadsSettings *s, const char *method, const char *init, const Model *target, HeadsShape *out,
+                       fr_error *err);
 
 /* Token info for the methods of `forerun train`: --rank, and the shape that follows the target. */
 

@@ -417,9 +417,10 @@ typedef struct HydraNet {
     bool has_own_output;  /* each head has its own [V][C], initially the target's; else all use the target's */
     double token_std;     /* initial deviation of the columns that read E: see start_token_std */
     HeadLossOptions loss; /* its n_steps is n_heads */
-    bool has_prefix;      /* Hydra++: the heads read what a layer of the method "hydra.prefix" makes of hidden states */
-    UnrollShape prefix;   /* that layer: one step, with a norm before attention and without fc */
-    double norm_start;    /* initial value of the norm after it */
+    bool has_skip_bias, has_output_bias; /* as in the authors' files; the second one needs outputs of its own */
+    bool has_prefix;    /* Hydra++: the heads read what a layer of the method "hydra.prefix" makes of hidden states */
+    UnrollShape prefix; /* that layer: one step, with a norm before attention and without fc */
+    double norm_start;  /* initial value of the norm after it */
 } HydraNet;
 
 extern const NetClass hydra_net_class;

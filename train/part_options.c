@@ -73,14 +73,51 @@ const Option train_heads_options[] = {
     {.key = "blocks",
      OPT_INT(HeadsSettings, n_blocks, 1, 8),
      .section = "The drafter",
-     .default_value = "1",
+     .default_help = "those of --init; else 1",
      .help = "residual blocks of each head"},
     {.key = "lm-head",
-     OPT_CHOICE(HeadsSettings, has_own_output, "target", "own"),
-     .default_value = "own",
+     OPT_CHOICE(HeadsSettings, output, "target", "own"),
+     .default_help = "that of --init; else own",
      .help = "matrix for the logits of each head: its own, or the target's"},
     {.key = NULL},
 };
+
+int train_heads_check(HeadsSettings *s, fr_error *err) {
+    if (s->drafter.loss.n_steps == 0) s->drafter.loss.n_steps = s->drafter.n_step_weights;
+    return train_drafter_check(&s->drafter, err);
+}
+
+static int read_heads(const char *method, const char *init, const Model *target, HeadsShape *out, fr_error *err) {
+    static const char *const outputs[] = {"target", "own", NULL};
+    DrafterFile f;
+    int output = 0;
+    int status = drafter_file_open(&f, init, method, target, err);
+    if (!status) status = drafter_file_int(&f, learned_name(method, "head_count").text, 1, 16, &out->n_heads, err);
+    if (!status) status = drafter_file_int(&f, learned_name(method, "block_count").text, 1, 8, &out->n_blocks, err);
+    if (!status) status = drafter_file_choice(&f, learned_name(method, "output").text, outputs, &output, err);
+    out->has_own_output = output == 1;
+    drafter_file_close(&f);
+    return status;
+}
+
+int train_heads_choose(HeadsSettings *s, const char *method, const char *init, const Model *target, HeadsShape *out,
+                       fr_error *err) {
+    enum { USUAL_HEADS = 4 };
+    int32_t *n_heads = &s->drafter.loss.n_steps;
+    *out = (HeadsShape){.n_heads = *n_heads ? *n_heads : USUAL_HEADS,
+                        .n_blocks = s->n_blocks ? s->n_blocks : 1,
+                        .has_own_output = s->output != 0};
+    int status = init ? read_heads(method, init, target, out, err) : FR_OK;
+    const char *other = *n_heads && *n_heads != out->n_heads                 ? "steps-ahead"
+                        : s->n_blocks && s->n_blocks != out->n_blocks        ? "blocks"
+                        : s->output >= 0 && s->output != out->has_own_output ? "lm-head"
+                                                                             : NULL;
+    *n_heads = out->n_heads;
+    if (status || !other) return status;
+    return error_set(err, FR_ERR_MISMATCH,
+                     "%s: cannot be continued with these options: its --%s is another; leave that option out", init,
+                     other);
+}
 
 /* ---- token info, which several methods can add to their logits -------------------------------------------------- */
 

@@ -55,7 +55,8 @@ static void training_continues_from_the_file(void **state) {
                                           "redrafter --start embedding --blocks 1",
                                           "medusa --lm-head target",
                                           "medusa",
-                                          "hydra --blocks 2"};
+                                          "hydra --blocks 2",
+                                          "hydra --lm-head target --prefix"};
     static const struct {
         const char *name;
         double error;
@@ -86,7 +87,8 @@ static void a_curriculum_takes_more_steps_ahead(void **state) {
     cli_expect("run -m " VOCAB " -p 'the cat' -n 8 --ctx 16 --draft lyanna:file=" OUT, 0, "");
 }
 
-/* The form, the rank and the input of the later layer are those of the file, which would otherwise be refused. */
+/* The form, the rank and the input of the later layer, and the layer of Hydra++, are those of the file, which would
+ * otherwise be refused. */
 static void what_is_not_given_comes_from_the_file(void **state) {
     (void)state;
     static const char *const forms[] = {"--form paper --rank 8", "--later-input state --rank 0",
@@ -95,6 +97,9 @@ static void what_is_not_given_comes_from_the_file(void **state) {
         train("train lyanna" OPTIONS "--steps 1 -o " FIRST, forms[i]);
         train("train lyanna" OPTIONS "--steps 1 -o " OUT " --init " FIRST, i == 2 ? "--later-ff 48" : "");
     }
+    train("train hydra" OPTIONS "--steps 1 -o " FIRST, "--prefix");
+    train("train hydra" OPTIONS "--steps 1 -o " OUT, "--init " FIRST);
+    cli_expect("inspect --tensors " OUT, 0, "hydra.prefix.output_norm.weight");
 }
 
 static double first_accuracy(const char *log, int i) {
@@ -159,7 +164,7 @@ static void files_that_do_not_fit_are_refused(void **state) {
     cli_expect(LYANNA "-o " FIRST " --init " FIRST " 2>&1", 2, FIRST);
     train("train medusa" OPTIONS "--lm-head target", "--steps 1 -o " FIRST);
     cli_expect("train medusa" OPTIONS "--lm-head target --steps-ahead 5 -o " OUT " --init " FIRST " 2>&1", 1,
-               "its medusa.head_count differs");
+               "its --steps-ahead is another; leave that option out");
     assert_false(train_rig_exists(OUT));
 }
 

@@ -282,11 +282,12 @@ static int make_cases(void **state) {
     bound_logits(&medusas[1].loss, 0);
     hydras[0] = (HydraNet){.C = C, .V = V, .n_heads = 3, .n_blocks = 2, .has_own_output = true, .loss = soft_labels};
     hydras[1] = (HydraNet){.C = C, .V = V, .n_heads = 3, .n_blocks = 2, .loss = soft_labels, .has_prefix = true};
+    hydras[0].has_skip_bias = hydras[0].has_output_bias = true;
     hydras[1].prefix = layer;
     hydras[1].prefix.method = "hydra.prefix";
     hydras[1].prefix.n_steps = 1, hydras[1].prefix.has_attn_norm = true, hydras[1].prefix.fuses_token = false;
     redrafter = (RedrafterNet){.C = C, .V = V, .n_blocks = 1, .starts_at_embedding = true, .loss = soft_labels};
-    add_case("hydra", &hydra_net_class, &hydras[0]);
+    add_case("hydra, biases", &hydra_net_class, &hydras[0]);
     add_case("hydra, a layer before the heads, the target's head", &hydra_net_class, &hydras[1]);
     add_case("redrafter", &redrafter_net_class, &redrafter);
     add_eagle(&eagles[0], "eagle", &both_losses, 0);

@@ -28,7 +28,7 @@ typedef enum Kind {
     MEDUSA_TARGET,
     HYDRA,
     HYDRA_TARGET,
-    HYDRA_PREFIX_LAYER,
+    HYDRA_PLUS,
     REDRAFTER,
     REDRAFTER_ZERO,
     REDRAFTER_INFO,
@@ -46,10 +46,10 @@ typedef struct TrainedDrafter {
     } net;
 } TrainedDrafter;
 
-/* Puts a layer before the heads, with the target's own shape. */
-static void set_prefix(HydraNet *net, const Model *m) {
+/* Puts a layer before the heads and gives them biases, as in published files. */
+static void make_hydra_plus(HydraNet *net, const Model *m) {
     const Hparams *h = &m->hparams;
-    net->has_prefix = true;
+    net->has_skip_bias = net->has_output_bias = net->has_prefix = true;
     net->norm_start = start_norm(m);
     net->prefix = (UnrollShape){.method = "hydra.prefix",
                                 .C = H,
@@ -75,14 +75,14 @@ static TrainedDrafter *open_drafter_trainer(Kind kind, int32_t n_steps, bool har
     if (kind <= MEDUSA_TARGET) {
         p->net.medusa = (MedusaNet){H, V, n_steps, 1, kind == MEDUSA, loss};
         o.class = &medusa_net_class;
-    } else if (kind <= HYDRA_PREFIX_LAYER) {
+    } else if (kind <= HYDRA_PLUS) {
         p->net.hydra = (HydraNet){.C = H,
                                   .V = V,
                                   .n_heads = n_steps,
                                   .n_blocks = kind == HYDRA ? 1 : 2,
-                                  .has_own_output = kind == HYDRA,
+                                  .has_own_output = kind != HYDRA_TARGET,
                                   .loss = loss};
-        if (kind == HYDRA_PREFIX_LAYER) set_prefix(&p->net.hydra, f.model);
+        if (kind == HYDRA_PLUS) make_hydra_plus(&p->net.hydra, f.model);
         o.class = &hydra_net_class;
     } else {
         p->net.redrafter = (RedrafterNet){
@@ -332,11 +332,11 @@ static void untrained_heads_repeat_the_target(void **state) {
     (void)state;
     fill_texts();
     double loss[N_KINDS];
-    for (Kind kind = MEDUSA; kind <= HYDRA_PREFIX_LAYER; kind++) {
+    for (Kind kind = MEDUSA; kind <= HYDRA_PLUS; kind++) {
         TrainedDrafter *p = open_drafter_trainer(kind, N_STEPS, false);
         TrainSums s = learn(p, &held_out, 0);
         loss[kind] = s.loss / (double)s.n;
-        double tolerance = kind == HYDRA_PREFIX_LAYER ? 0.01 : 1e-5; /* its norm makes all states as long */
+        double tolerance = kind == HYDRA_PLUS ? 0.01 : 1e-5; /* its norm makes all states as long */
         if (!(fabs(loss[kind] - loss[MEDUSA]) < tolerance * loss[MEDUSA]))
             fail_msg("case %d: %g, not %g", (int)kind, loss[kind], loss[MEDUSA]);
         close_drafter_trainer(p);
