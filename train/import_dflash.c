@@ -11,8 +11,7 @@
  *     markov_head.markov_w1.weight [V][r], markov_head.markov_w2.weight [D][r],
  *     markov_head.gate_proj.weight [r][H + r] and .bias [r], where config.json's markov_head_type is gated, or
  *     markov_head.joint_proj.weight [3r][2r + H] and .bias [3r], where it is rnn,
- *     confidence_head.proj.weight [1][H + r] and .bias [1]      DSpark, optional; [1][H] where config.json's
- *                                    confidence_head_with_markov is false
+ *     confidence_head.proj.weight [1][H + r] or [1][H], and .bias [1]      DSpark, optional
  *     layers.<i>.{attention,mlp}_conv.kernel_projection.weight [2 taps H / group][H], and .base_kernel [2][taps][H],
  *     candidate_selector.{predecessor,successor}_codebook [V][r], .hidden_projection.weight [r][H]   DFlash 2, optional
  *
@@ -149,6 +148,7 @@ static int set_block(Import *x, const json_t *config, fr_error *err) {
     import_set_int(x, DFLASH DFLASH_KEY_BLOCK, (int64_t)n);
     import_set_int(x, DFLASH DFLASH_KEY_MASK, (int64_t)json_integer_value(mask));
     const json_t *from_anchor = value_of(config, "sample_from_anchor");
+    if (!from_anchor) from_anchor = value_of(config, "shift_label"); /* its name in some files of speculators */
     bool is_set = is_dspark(x, config) && !value_of(config, list_names[1]);
     if (from_anchor) is_set = json_is_true(from_anchor);
     gguf_set_bool(x->w, DRAFTER_KEY(DFLASH DFLASH_KEY_FROM_ANCHOR), is_set);
@@ -282,9 +282,12 @@ static int add_gate(Import *x, const ImportShape *s, const char *type, int64_t r
     return status ? status : import_add(x, biases[is_recurrent][0], biases[is_recurrent][1], n_out, 0, NULL, err);
 }
 
-/* Adds the confidence head, which reads n_in numbers, if the checkpoint has one. */
-static int add_confidence(Import *x, int64_t n_in, fr_error *err) {
-    if (!published_find(x->from, CONFIDENCE_HEAD ".weight")) return FR_OK;
+/* Adds the confidence head, if the checkpoint has one. It reads the hidden state, and the vector of the token before
+ * unless its own width says that it does not. */
+static int add_confidence(Import *x, int64_t n_embd, int64_t rank, fr_error *err) {
+    const SafeTensor *head = published_find(x->from, CONFIDENCE_HEAD ".weight");
+    if (!head) return FR_OK;
+    int64_t n_in = head->n_dims == 2 && head->dims[1] == n_embd ? n_embd : n_embd + rank;
     int status = import_add(x, DFLASH_CONFIDENCE ".weight", CONFIDENCE_HEAD ".weight", n_in, 1, NULL, err);
     if (status || !published_find(x->from, CONFIDENCE_HEAD ".bias")) return status;
     return import_add(x, DFLASH_CONFIDENCE ".bias", CONFIDENCE_HEAD ".bias", 1, 0, NULL, err);
@@ -296,13 +299,12 @@ static int add_markov(Import *x, const json_t *config, const ImportShape *s, fr_
     const char *type = json_string_value(value_of(config, "markov_head_type"));
     const SafeTensor *before = published_find(x->from, MARKOV_BEFORE), *d2t = published_find(x->from, "d2t");
     int64_t n_vocab = x->target->hparams.n_vocab, rank = before && before->n_dims == 2 ? before->dims[1] : 0;
-    if (!before) return add_confidence(x, s->n_embd, err);
+    if (!before) return add_confidence(x, s->n_embd, 0, err);
     int status = import_add(x, DFLASH_MARKOV_BEFORE, MARKOV_BEFORE, rank, n_vocab, NULL, err);
     if (!status)
         status = import_add(x, DFLASH_MARKOV_OUTPUT, MARKOV_OUTPUT, rank, d2t ? d2t->dims[0] : n_vocab, NULL, err);
     if (!status) status = add_gate(x, s, type ? type : "vanilla", rank, err);
-    int64_t n_vector = json_is_false(value_of(config, "confidence_head_with_markov")) ? 0 : rank;
-    return status ? status : add_confidence(x, s->n_embd + n_vector, err);
+    return status ? status : add_confidence(x, s->n_embd, rank, err);
 }
 
 static int add_all(Import *x, const json_t *config, fr_error *err) {

@@ -59,7 +59,7 @@ typedef struct Layout {
     const char *extra;                /* a tensor more; NULL: none */
     const char *head;                 /* markov_head_type of speculators' layout; NULL: vanilla */
     bool has_gate, has_joint;
-    bool is_narrow;         /* the confidence head does not read the vector of the token before */
+    bool is_narrow;         /* the confidence head does not read the vector of the token before; an older key */
     bool selects;           /* z-lab's layout: DFlash 2 */
     const char *candidates; /* its selector_top_k */
     const char *causal;     /* z-lab's layout: keys that say which slots see each other; NULL: "is_causal": false */
@@ -182,9 +182,12 @@ static void write_config(const Layout *l) {
     if (l->is_speculators)
         fprintf(f,
                 "{\"transformer_layer_config\": {%s}, \"aux_hidden_state_layer_ids\": %s, \"mask_token_id\": 9, "
-                "\"target_hidden_size\": null, %s\"block_size\": %s, \"markov_head_type\": \"%s\"%s}",
-                shape, l->list, l->is_early ? "" : "\"sample_from_anchor\": true, ", l->block,
-                l->head ? l->head : "vanilla", l->is_narrow ? ", \"confidence_head_with_markov\": false" : "");
+                "\"target_hidden_size\": null, %s\"block_size\": %s, \"markov_head_type\": \"%s\"}",
+                shape, l->list,
+                l->is_early    ? ""
+                : l->is_narrow ? "\"shift_label\": true, "
+                               : "\"sample_from_anchor\": true, ",
+                l->block, l->head ? l->head : "vanilla");
     else
         fprintf(f,
                 "{\"architectures\": [\"DFlashDraftModel\"], %s, \"sliding_window\": 6, \"layer_types\": %s, "
