@@ -1,16 +1,15 @@
 #!/bin/bash
 # research/lyanna_requests.sh STAGE... - Figs. 8 to 11 of Lyanna's paper: throughput of 1 to 16 requests at once, relative to
-# plain decoding in the same run, of plain decoding, sps, ngram-trie, eagle and lyanna.
+# plain decoding in the same run, of sps, ngram-trie, eagle, lyanna in the paper's form without live corrections, and lyanna in the
+# separate form with them.
 #
 #   paper     the shipped target with the paper's shape and baselines: 12 nodes of depth 3, a tree of the draft model, and
 #             lookahead-trie, which has seen the answers to other questions             OUT/paper-12-3.json
-#   shipped   the shipped target: 4, 8 and 16 nodes, depth 3 and 5                     OUT/shipped-B-D.json
+#   shipped   the shipped target: 4, 8 and 16 nodes of depth 5                         OUT/shipped-B-5.json
 #   grown     the same text from 32 layers whose weights are read from memory: 4, 8, 16 nodes of depth 5  OUT/grown-B-5.json
-#   cost      a random target of the TinyLlama shape, 32,000 tokens: ms of a proposal for 1 to 16 sequences, of a forward
-#             for their rows, and the throughput that follows for the acceptance measured by `shipped`   OUT/cost-D.txt
 #   report    all measured cells as Markdown, and as OUT/requests.tsv
 #   plot      research/plots/lyanna-requests.svg (gnuplot)
-#   all       these in turn: fifteen minutes of two quiet cores
+#   all       these in turn: fifteen minutes of two quiet cores of a Zen 4, an hour of older ones, mostly for `grown`
 #
 # Environment: FORERUN (build/forerun), TARGET (models/target.gguf), DRAFTERS (models, a folder), PAPER_FORM (the folder's
 # lyanna-paper.gguf, a Lyanna of the paper's form; `paper` measures it), OUT (build/requests),
@@ -22,10 +21,10 @@ set -euo pipefail
 REQUESTS=1,2,4,8,16
 mkdir -p "$OUT"
 
-compare() { # NAME TARGET TOKENS BUDGET DEPTH EAGLE LYANNA
+compare() { # NAME TARGET TOKENS BUDGET EAGLE LYANNA PAPER_FORM
   "$FORERUN" bench -m "$2" "$PROMPTS" -n "$3" $BENCH --ignore-eos --runs 1 --chain none --parallel $REQUESTS --tree-budget "$4" \
-    --json "$OUT/$1-$4-$5.json" --draft "sps:model=$DRAFTERS/draft.gguf,length=$5" --draft ngram-trie \
-    --draft "eagle:file=$6,top=4,depth=$5" --draft "lyanna:file=$7,depth=$5"
+    --json "$OUT/$1-$4-5.json" --draft "sps:model=$DRAFTERS/draft.gguf,length=5" --draft ngram-trie \
+    --draft "eagle:file=$5,top=4,depth=5" --draft "lyanna:file=$7,depth=5,live=0" --draft "lyanna:file=$6,depth=5"
 }
 
 stage_paper() {
@@ -37,42 +36,19 @@ stage_paper() {
 }
 
 stage_shipped() {
-  for depth in 3 5; do
-    for budget in 4 8 16; do compare shipped "$TARGET" 64 $budget $depth "$DRAFTERS/eagle.gguf" "$DRAFTERS/lyanna.gguf"; done
+  for budget in 4 8 16; do
+    compare shipped "$TARGET" 64 $budget "$DRAFTERS/eagle.gguf" "$DRAFTERS/lyanna.gguf" "$PAPER_FORM"
   done
 }
 
 stage_grown() {
   make -s build/release/grow_model build/release/bench/bench_lend
   build/release/grow_model "$TARGET" --layers 32 --ffn 16384 -o "$OUT/deep.gguf"
-  for name in eagle lyanna; do
-    build/release/bench/bench_lend "$DRAFTERS/$name.gguf" "$OUT/deep.gguf" "$OUT/$name-deep.gguf"
+  for file in "$DRAFTERS/eagle.gguf" "$DRAFTERS/lyanna.gguf" "$PAPER_FORM"; do
+    build/release/bench/bench_lend "$file" "$OUT/deep.gguf" "$OUT/deep-$(basename "$file")"
   done
-  for budget in 4 8 16; do compare grown "$OUT/deep.gguf" 24 $budget 5 "$OUT/eagle-deep.gguf" "$OUT/lyanna-deep.gguf"; done
-}
-
-# Tokens per step of a method on the shipped target with 16 nodes and one request.
-accepted() { # METHOD DEPTH
-  jq -r --arg m "$1" '[.summary[] | select(.category == "all" and .n_parallel == 1 and (.method | startswith($m)))][0].acceptance_length' \
-    "$OUT/shipped-16-$2.json"
-}
-
-stage_cost() {
-  make -s build/release/make_model build/release/bench/bench_lyanna
-  [ -f "$OUT/tinyllama.gguf" ] || build/release/make_model --preset tinyllama-1.1b -o "$OUT/tinyllama.gguf"
-  "$FORERUN" perf -m "$OUT/tinyllama.gguf" --ctx 128 --seconds 15 --parts 1 --rows 1,2,4,8,16,17,34,68,136,272 | tee "$OUT/forward.txt"
-  for depth in 3 5; do
-    build/release/bench/bench_lyanna "$OUT/tinyllama.gguf" 256 8192 $depth 4 | tee "$OUT/cost-$depth.txt"
-    printf 'depth %s, 16 nodes: throughput relative to plain decoding, by what a step costs and the tokens per step of the shipped target\n' $depth
-    printf '%-10s %9s %9s %9s %9s %9s\n' requests 1 2 4 8 16
-    for method in eagle lyanna; do
-      awk -v method=$method -v tokens="$(accepted $method $depth)" '
-        FNR == NR { if ($1 ~ /^[0-9]+$/) ms[$1] = $2; next }
-        $1 == method || $1 == method ":resample=off" {
-          printf "%-10s", method
-          for (i = 1; i <= 5; i++) { n = 2 ^ (i - 1); printf " %9.2f", tokens * ms[n] / (ms[17 * n] + $(NF - 5 + i)) }
-          printf "\n" }' "$OUT/forward.txt" "$OUT/cost-$depth.txt"
-    done
+  for budget in 4 8 16; do
+    compare grown "$OUT/deep.gguf" 24 $budget "$OUT/deep-eagle.gguf" "$OUT/deep-lyanna.gguf" "$OUT/deep-$(basename "$PAPER_FORM")"
   done
 }
 
@@ -114,10 +90,10 @@ HEAD
       for budget in 4 8 16; do
         printf "set title '%s target, %s nodes'\nplot 1 notitle with lines lc rgb 'gray'" $target $budget
         i=0
-        for method in sps ngram-trie eagle lyanna; do
+        for method in sps ngram-trie eagle 'lyanna-paper, live=0' lyanna; do
           i=$((i + 1))
-          printf ', "< awk -v m=%s -v t=%s -v b=%s '"'"'$1 == t && $2 == b && $3 == 5 && $5 == m {print $4, $6}'"'"' %s/requests.tsv" with linespoints lc %s pt 7 title "%s"' \
-            $method $target $budget "$OUT" $i $method
+          printf ', "< awk -v m=\\"%s\\" -v t=%s -v b=%s '"'"'$1 == t && $2 == b && $3 == 5 && $5 == m {print $4, $6}'"'"' %s/requests.tsv" with linespoints lc %s pt 7 title "%s"' \
+            "$method" $target $budget "$OUT" $i "$method"
         done
         printf '\n'
       done
@@ -127,7 +103,7 @@ HEAD
   gnuplot "$OUT/plot.gp"
 }
 
-stage_all() { for stage in paper shipped grown cost report plot; do "stage_$stage"; done; }
+stage_all() { for stage in paper shipped grown report plot; do "stage_$stage"; done; }
 
-[ $# -gt 0 ] || { sed -n '2,20s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,19s/^# \{0,1\}//p' "$0"; exit 2; }
 for stage in "$@"; do "stage_$stage"; done
