@@ -92,7 +92,7 @@ HEAD
         i=0
         for method in sps ngram-trie eagle 'lyanna-paper, live=0' lyanna; do
           i=$((i + 1))
-          printf ', "< awk -v m=\\"%s\\" -v t=%s -v b=%s '"'"'$1 == t && $2 == b && $3 == 5 && $5 == m {print $4, $6}'"'"' %s/requests.tsv" with linespoints lc %s pt 7 title "%s"' \
+          printf ', "< awk -F \\"\\t\\" -v m=\\"%s\\" -v t=%s -v b=%s '"'"'$1 == t && $2 == b && $3 == 5 && $5 == m {print $4, $6}'"'"' %s/requests.tsv" with linespoints lc %s pt 7 title "%s"' \
             "$method" $target $budget "$OUT" $i "$method"
         done
         printf '\n'
