@@ -8,9 +8,9 @@
 #
 # Writes tables, JSON and plots to FOLDER; a run whose JSON exists is not repeated. One core. Efficiency does not depend on other
 # load; rates do, so run it under chrt -r 1 on a machine where nothing else is measured.
-# Environment: FORERUN (build/forerun), TEMPS (1 0.3 0.7), RUNS (5).
+# Environment: FORERUN (build/forerun), TEMPS (1 0.3 0.7), RUNS (5), PROMPTS (bench/prompts/study.jsonl).
 set -euo pipefail
-: "${FORERUN:=build/forerun}" "${TEMPS:=1 0.3 0.7}" "${RUNS:=5}"
+: "${FORERUN:=build/forerun}" "${TEMPS:=1 0.3 0.7}" "${RUNS:=5}" "${PROMPTS:=bench/prompts/study.jsonl}"
 out=${1:?usage: research/rsd.sh FOLDER [ANSWERS.jsonl [LARGE]]}
 answers=${2-}
 large=${3-}
@@ -22,7 +22,7 @@ experiments() { # PREFIX OPTIONS...
   for experiment in length budget; do
     for t in $TEMPS; do
       name=$prefix$experiment-t$t
-      [ -e "$out/$name.json" ] || "$FORERUN" study "$experiment" -t 1 -n 32 --runs "$RUNS" --temp "$t" --json "$out/$name.json" \
+      [ -e "$out/$name.json" ] || "$FORERUN" study "$experiment" -f "$PROMPTS" -t 1 -n 32 --runs "$RUNS" --temp "$t" --json "$out/$name.json" \
         --plot "$out/rsd-$prefix$experiment" "$@" > "$out/$name.txt"
     done
   done
