@@ -92,7 +92,7 @@ static int read_heads(const char *method, const char *init, const Model *target,
     DrafterFile f;
     int output = 0;
     int status = drafter_file_open(&f, init, method, target, err);
-    if (!status) status = drafter_file_int(&f, learned_name(method, "head_count").text, 1, 16, &out->n_heads, err);
+    if (!status) status = drafter_file_int(&f, learned_name(method, "head_count").text, 1, 8, &out->n_heads, err);
     if (!status) status = drafter_file_int(&f, learned_name(method, "block_count").text, 1, 8, &out->n_blocks, err);
     if (!status) status = drafter_file_choice(&f, learned_name(method, "output").text, outputs, &output, err);
     out->has_own_output = output == 1;
