@@ -105,19 +105,20 @@ static bool files(CommandFiles *out) {
 }
 
 static int run_trees(const StudyArgs *a, const StudyPlan *plan, fr_error *err) {
-    static StudyResult r; /* large */
+    StudyResult *r = mem_calloc(1, sizeof *r);
     json_t *all = json_array();
-    int status = a->plot ? plot_check(err) : FR_OK;
+    int status = !r ? error_memory(err, "a study", sizeof *r) : a->plot ? plot_check(err) : FR_OK;
     for (int i = 0; i < N_SETTINGS && !status; i++) {
         if (!is_chosen(i)) continue;
-        status = study_run(a, plan, settings[i].temperature, settings[i].top_p, &r, err);
+        status = study_run(a, plan, settings[i].temperature, settings[i].top_p, r, err);
         if (status) break;
-        study_print(&r);
-        json_array_append_new(all, study_json(&r));
-        if (a->plot) status = study_plot(&r, a->plot, err);
+        study_print(r);
+        json_array_append_new(all, study_json(r));
+        if (a->plot) status = study_plot(r, a->plot, err);
     }
     if (!status && a->json) status = json_file_write(all, a->json, JSON_INDENT(1) | JSON_REAL_PRECISION(9), err);
     json_decref(all);
+    mem_free(r);
     return status;
 }
 

@@ -275,6 +275,7 @@ static int plan_init(const TrainArgs *a, const FrozenTarget *target, fr_error *e
     Hparams h;
     int status = drafter_file_open(&f, a->init, "dflash", target->model, err);
     if (!status) status = dflash_read_keys(&h, &keys, &f, target->model, err);
+    if (!status) status = own_layers_check(&f, &h, "dflash", err);
     if (!status) status = check_form(&f, &h, err);
     if (!status) status = own_rope_read(&rope, &net.rope_factors, &f, DFLASH_ROPE_FACTORS, &h.rope, &arena, err);
     if (!status) {

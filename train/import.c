@@ -20,9 +20,9 @@
 static const ImportMethod methods[] = {
     {"eagle", "EAGLE-1 and EAGLE-2 (SafeAILab; yuhuili/EAGLE-*)", import_plan_eagle},
     {"medusa", "Medusa heads (FasterDecoding/medusa-*, vLLM)", import_plan_medusa},
-    {"hydra", "Hydra heads (zankner/Hydra), those without a prefix layer", import_plan_hydra},
-    {"eagle3", "EAGLE-3, 3.1 and P-EAGLE (SafeAILab, SpecForge, speculators)", import_plan_eagle3},
-    {"dflash", "DFlash and DSpark (z-lab, speculators)", import_plan_dflash},
+    {"hydra", "Hydra heads and Hydra++ (zankner/Hydra, ankner/hydra-vicuna-*)", import_plan_hydra},
+    {"eagle3", "EAGLE-3, 3.1 and P-EAGLE (SafeAILab, SpecForge, speculators, DeepSpec)", import_plan_eagle3},
+    {"dflash", "DFlash and DSpark (z-lab, speculators, DeepSpec)", import_plan_dflash},
     {"redrafter", "Recurrent Drafter (apple/ml-recurrent-drafter)", import_plan_redrafter},
     {NULL, NULL, NULL},
 };
@@ -411,20 +411,17 @@ static int check_numbers(const ImportTensor *t, fr_error *err) {
 
 /* ---- the target ------------------------------------------------------------------------------------ */
 
-int import_check_embedding(Import *x, const char *name, fr_error *err) {
-    const double tolerance = 0.25; /* unrelated embeddings differ by 1.4, the target's own in 4 bits by less than 0.1 */
-    const SafeTensor *s;
+/* Measures how far a matrix is from one of the target with a row for each token: the norm of the difference, relative
+ * to that of the target's. */
+static int measure_distance(const Import *x, const SafeTensor *s, const GgufTensor *of_target, double *distance,
+                            fr_error *err) {
     int64_t n = x->target->hparams.n_embd;
-    const int64_t dims[] = {x->target->hparams.n_vocab, n};
-    if (!published_find(x->from, name)) return FR_OK;
-    int status = published_take(x->from, name, dims, 2, &s, err);
-    if (status) return status;
-    float *row = mem_calloc((size_t)n * 2, sizeof *row);
-    if (!row) return error_memory(err, name, (size_t)n * sizeof *row);
     double apart = 0, whole = 0;
+    float *row = mem_calloc((size_t)n * 2, sizeof *row);
+    if (!row) return error_memory(err, s->name, (size_t)n * sizeof *row);
     for (int32_t v = 0; v < x->target->hparams.n_vocab; v++) {
         read_row(s, v, n, row);
-        model_embedding(x->target, v, row + n);
+        embedding_row(of_target, v, row + n);
         for (int64_t i = 0; i < n; i++) {
             double d = (double)row[i] - (double)row[n + i];
             apart += d * d;
@@ -432,11 +429,38 @@ int import_check_embedding(Import *x, const char *name, fr_error *err) {
         }
     }
     mem_free(row);
-    if (apart <= tolerance * tolerance * whole) return FR_OK;
+    *distance = sqrt(apart / whole);
+    return FR_OK;
+}
+
+/* A head that was trained on from the target's is another one, unless it differs by no more than the target's type of
+ * numbers explains. */
+int import_take_targets_head(Import *x, const char *name, bool *is_taken, fr_error *err) {
+    const GgufTensor *of_target = x->target->output;
+    const int64_t dims[] = {x->target->hparams.n_vocab, x->target->hparams.n_embd};
+    TensorType type = of_target->type;
+    double distance, tolerance = type == TYPE_F32 || type == TYPE_F16 || type == TYPE_BF16 ? 0.005 : 0.12;
+    const SafeTensor *s = published_find(x->from, name);
+    *is_taken = false;
+    if (!s || s->n_dims != 2 || s->dims[0] != dims[0] || s->dims[1] != dims[1]) return FR_OK;
+    int status = measure_distance(x, s, of_target, &distance, err);
+    *is_taken = !status && distance <= tolerance;
+    return *is_taken ? published_take(x->from, name, dims, 2, &s, err) : status;
+}
+
+int import_check_embedding(Import *x, const char *name, fr_error *err) {
+    const double tolerance = 0.25; /* unrelated embeddings differ by 1.4, the target's own in 4 bits by less than 0.1 */
+    const SafeTensor *s;
+    double distance = 0;
+    const int64_t dims[] = {x->target->hparams.n_vocab, x->target->hparams.n_embd};
+    if (!published_find(x->from, name)) return FR_OK;
+    int status = published_take(x->from, name, dims, 2, &s, err);
+    if (!status) status = measure_distance(x, s, x->target->token_embd, &distance, err);
+    if (status || distance <= tolerance) return status;
     return error_set(err, FR_ERR_MISMATCH,
                      "%s: tensor %s is not this target's embedding, from which it differs by %.0f %%: the drafter was "
                      "trained for another target",
-                     published_path(x->from), name, 100 * sqrt(apart / whole));
+                     published_path(x->from), name, 100 * distance);
 }
 
 /* ---- writing -------------------------------------------------------------------------------------- */

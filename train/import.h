@@ -120,6 +120,8 @@ int import_add_map(Import *x, int64_t n, int64_t **out, fr_error *err);
 int import_read_vector(Import *x, const char *name, int64_t n, float *out, fr_error *err);
 /* If the checkpoint has an embedding of that name, takes it, and refuses one that is not the target's. */
 int import_check_embedding(Import *x, const char *name, fr_error *err);
+/* Takes that matrix [n_vocab][n_embd] if it is the target's LM head, which may be quantised. */
+int import_take_targets_head(Import *x, const char *name, bool *is_taken, fr_error *err);
 void import_set_int(Import *x, const char *name, int64_t v);
 void import_set_float(Import *x, const char *name, double v);
 void import_set_text(Import *x, const char *name, const char *text);
@@ -128,8 +130,12 @@ void import_set_text(Import *x, const char *name, const char *text);
 
 /* The shape of the layers. */
 typedef struct ImportShape {
-    const struct json_t *layer; /* borrowed: the part of config.json that describes the layers */
+    /* Borrowed: the part of config.json that describes the layers, and the part of it that describes their rope in new
+     * files; NULL: there is none. */
+    const struct json_t *layer, *rope;
     int64_t n_embd, n_ff, n_head, n_head_kv, head_dim, n_rot;
+    bool is_gemma;   /* the layers are of Gemma 4's form (gemma_layer.c) */
+    bool has_values; /* they have a value projection; those of Gemma 4 may make values of their keys */
 } ImportShape;
 
 /* Reports that the value of a key is missing or out of range. */
@@ -146,7 +152,11 @@ int import_add_optional(Import *x, const char *name, const char *from, int64_t n
  * tensor `factors` if it has any. */
 int import_add_shape(Import *x, const char *method, const ImportShape *s, int64_t n_layer, const char *factors,
                      fr_error *err);
-/* Adds the LM head as the tensor `name`, with its map of tokens, if the checkpoint has one. */
+/* Adds what layer i has in addition if its layers are of Gemma 4's form: the tensors whose names begin with `from`. */
+int import_add_gemma_parts(Import *x, const ImportShape *s, int32_t i, const char *from, fr_error *err);
+/* The part of the published name of the norm before the feed-forward part. */
+const char *import_ffn_norm(const ImportShape *s);
+/* Adds the LM head as the tensor `name`, with its map of tokens, if the checkpoint has one that is not the target's. */
 int import_add_head(Import *x, const char *name, int64_t n_embd, fr_error *err);
 /* Adds the embedding as the tensor `name`, unless it is the target's, which may be quantised. */
 int import_add_embedding(Import *x, const char *name, int64_t n_embd, fr_error *err);

@@ -33,22 +33,62 @@ static double real_of(const json_t *from, const char *key, double fallback) {
     return json_is_number(value) ? json_number_value(value) : fallback;
 }
 
-/* Refuses another activation of the feed-forward part than silu. Sets how many components of a head rotate. */
+static bool is_text(const json_t *value, const char *text) {
+    return json_is_string(value) && strcmp(json_string_value(value), text) == 0;
+}
+
+/* Returns the type of the rope: default, linear, llama3, yarn or proportional. */
+static const char *type_of_rope(const json_t *rope) {
+    const json_t *type = json_object_get(rope, "rope_type");
+    if (!type) type = json_object_get(rope, "type");
+    return json_is_string(type) ? json_string_value(type) : "default";
+}
+
+/* Refuses another activation of the feed-forward part than that of the layers' form. Sets how many components of a head
+ * rotate: all of them where the frequencies of the others are 0. */
 static int read_forms(const Import *x, ImportShape *s, fr_error *err) {
-    const json_t *activation = json_object_get(s->layer, "hidden_act"),
-                 *rope = json_object_get(s->layer, "rope_parameters");
-    double part = real_of(s->layer, "partial_rotary_factor", real_of(rope, "partial_rotary_factor", 1));
+    const char *key = s->is_gemma ? "hidden_activation" : "hidden_act",
+               *known = s->is_gemma ? "gelu_pytorch_tanh" : "silu";
+    const json_t *activation = json_object_get(s->layer, key);
+    double part = real_of(s->layer, "partial_rotary_factor", real_of(s->rope, "partial_rotary_factor", 1));
+    if (strcmp(type_of_rope(s->rope), "proportional") == 0) part = 1;
     s->n_rot = part > 0 && part <= 1 ? (int64_t)((double)s->head_dim * part) : 0;
     if (s->n_rot < 2 || s->n_rot % 2) return import_refuse_config(x, "partial_rotary_factor", err);
-    if (!json_is_string(activation) || strcmp(json_string_value(activation), "silu") == 0) return FR_OK;
-    return error_set(err, FR_ERR_UNSUPPORTED, "%s: the hidden_act in its config.json is not supported; silu is",
-                     published_path(x->from));
+    if (!json_is_string(activation) || is_text(activation, known)) return FR_OK;
+    return error_set(err, FR_ERR_UNSUPPORTED, "%s: the %s in its config.json is not supported; %s is",
+                     published_path(x->from), key, known);
+}
+
+/* Layers of Gemma 4 without a window have a head size, a number of KV heads and a rope of their own, and may make
+ * values of their keys. All layers of a drafter must be of one kind. */
+static int read_gemma(const Import *x, ImportShape *s, fr_error *err) {
+    const json_t *types = json_object_get(s->layer, "layer_types");
+    bool has_windows = is_text(json_array_get(types, 0), "sliding_attention"),
+         shares = !has_windows && json_is_true(json_object_get(s->layer, "attention_k_eq_v"));
+    const char *kind = has_windows ? "sliding_attention" : "full_attention";
+    for (size_t i = 0; i < json_array_size(types); i++)
+        if (!is_text(json_array_get(types, i), kind))
+            return error_set(
+                err, FR_ERR_UNSUPPORTED,
+                "%s: some of its layers of Gemma 4's form have a window and others have none, which is not "
+                "supported",
+                published_path(x->from));
+    s->rope = json_object_get(s->rope, kind);
+    s->has_values = !shares;
+    int status = has_windows ? FR_OK
+                             : import_config_int(x, s->layer, "global_head_dim", s->head_dim, &s->head_dim, err);
+    if (!status && shares)
+        status = import_config_int(x, s->layer, "num_global_key_value_heads", s->n_head_kv, &s->n_head_kv, err);
+    return status;
 }
 
 int import_read_shape(const Import *x, const json_t *config, ImportShape *s, fr_error *err) {
     int64_t width;
     const json_t *inner = json_object_get(config, "transformer_layer_config");
-    *s = (ImportShape){.layer = json_is_object(inner) ? inner : config};
+    *s = (ImportShape){.layer = json_is_object(inner) ? inner : config, .has_values = true};
+    s->rope = json_object_get(s->layer, "rope_parameters");
+    const char *model = json_string_value(json_object_get(s->layer, "model_type"));
+    s->is_gemma = model && strncmp(model, "gemma4", strlen("gemma4")) == 0;
     int status = config ? FR_OK
                         : error_set(err, FR_ERR_FORMAT,
                                     "%s: there is no config.json beside it; pass the folder that has both",
@@ -58,6 +98,7 @@ int import_read_shape(const Import *x, const json_t *config, ImportShape *s, fr_
     if (!status) status = import_config_int(x, s->layer, "num_attention_heads", 0, &s->n_head, err);
     if (!status) status = import_config_int(x, s->layer, "num_key_value_heads", s->n_head, &s->n_head_kv, err);
     if (!status) status = import_config_int(x, s->layer, "head_dim", s->n_embd / s->n_head, &s->head_dim, err);
+    if (!status && s->is_gemma) status = read_gemma(x, s, err);
     if (!status) status = import_config_int(x, config, "target_hidden_size", x->target->hparams.n_embd, &width, err);
     if (!status && width != x->target->hparams.n_embd)
         status = error_set(err, FR_ERR_MISMATCH,
@@ -93,6 +134,19 @@ static int add_llama3_factors(Import *x, const json_t *scaling, double base, int
     return status;
 }
 
+/* Adds the divisors of the frequencies of Gemma 4: only a part of the components rotates, at the frequencies that they
+ * would have if all did. As in files of the architecture gemma4, the divisor of the others is so great that they
+ * stay. */
+static int add_proportional_factors(Import *x, const json_t *scaling, int64_t n_rot, const char *name, fr_error *err) {
+    double part = real_of(scaling, "partial_rotary_factor", 1), factor = real_of(scaling, "factor", 1);
+    float *factors;
+    if (!(part > 0 && part <= 1 && factor >= 1)) return import_refuse_config(x, "rope_parameters", err);
+    int status = import_add_floats(x, name, n_rot / 2, &factors, err);
+    int64_t n = (int64_t)((double)n_rot * part / 2);
+    for (int64_t i = 0; i < n_rot / 2 && !status; i++) factors[i] = i < n ? (float)factor : 1e30f;
+    return status;
+}
+
 /* Sets the numbers of YaRN that config.json names. mscale and mscale_all_dim are DeepSeek's names for a factor. */
 static void set_yarn(Import *x, const char *method, const json_t *scaling) {
     char key[96];
@@ -114,21 +168,18 @@ static void set_yarn(Import *x, const char *method, const json_t *scaling) {
 
 static int set_rope(Import *x, const char *method, const ImportShape *s, const char *factors, fr_error *err) {
     char key[96];
-    const json_t *scaling = json_object_get(s->layer, "rope_scaling"),
-                 *newer = json_object_get(s->layer, "rope_parameters");
-    if (json_is_object(newer)) scaling = newer;
-    double base = real_of(s->layer, "rope_theta", real_of(newer, "rope_theta", 10000));
-    const json_t *type = json_object_get(scaling, "rope_type");
-    if (!type) type = json_object_get(scaling, "type");
-    const char *name = json_is_string(type) ? json_string_value(type) : "default";
+    const json_t *scaling = json_is_object(s->rope) ? s->rope : json_object_get(s->layer, "rope_scaling");
+    double base = real_of(s->layer, "rope_theta", real_of(s->rope, "rope_theta", 10000));
+    const char *name = type_of_rope(scaling);
     import_set_float(x, name_of(key, method, "rope.freq_base"), base);
     if (strcmp(name, "default") == 0) return FR_OK;
+    if (strcmp(name, "proportional") == 0) return add_proportional_factors(x, scaling, s->n_rot, factors, err);
     if (strcmp(name, "llama3") == 0) return add_llama3_factors(x, scaling, base, s->n_rot, factors, err);
     if (strcmp(name, "linear") != 0 && strcmp(name, "yarn") != 0)
-        return error_set(
-            err, FR_ERR_UNSUPPORTED,
-            "%s: the rope scaling in its config.json is not supported; default, linear, llama3 and yarn are",
-            published_path(x->from));
+        return error_set(err, FR_ERR_UNSUPPORTED,
+                         "%s: the rope scaling in its config.json is not supported; default, linear, llama3, "
+                         "proportional and yarn are",
+                         published_path(x->from));
     import_set_text(x, name_of(key, method, "rope.scaling.type"), name);
     import_set_float(x, name_of(key, method, "rope.scaling.factor"), real_of(scaling, "factor", 1));
     if (strcmp(name, "yarn") == 0) set_yarn(x, method, scaling);
@@ -158,6 +209,7 @@ int import_add_shape(Import *x, const char *method, const ImportShape *s, int64_
         import_set_int(x, name_of(key, method, numbers[i].what), numbers[i].value);
     import_set_float(x, name_of(key, method, "attention.layer_norm_rms_epsilon"),
                      real_of(s->layer, "rms_norm_eps", 1e-6));
+    if (s->is_gemma) import_set_float(x, name_of(key, method, "attention.scale"), 1);
     return set_rope(x, method, s, factors, err);
 }
 
@@ -170,6 +222,30 @@ int import_add_optional(Import *x, const char *name, const char *from, int64_t n
     return status;
 }
 
+/* ---- layers of Gemma 4's form ------------------------------------------------------------------------------- */
+
+const char *import_ffn_norm(const ImportShape *s) {
+    return s->is_gemma ? "pre_feedforward_layernorm" : "post_attention_layernorm";
+}
+
+int import_add_gemma_parts(Import *x, const ImportShape *s, int32_t i, const char *from, fr_error *err) {
+    static const struct {
+        const char *name, *from;
+        bool is_scale;
+    } parts[] = {{GEMMA_POST_ATTN_NORM, "post_attention_layernorm.weight", false},
+                 {GEMMA_POST_FFN_NORM, "post_feedforward_layernorm.weight", false},
+                 {GEMMA_OUT_SCALE, "layer_scalar", true}};
+    int status = FR_OK;
+    for (size_t k = 0; k < sizeof parts / sizeof *parts && s->is_gemma && !status; k++) {
+        char name[64], published[96];
+        snprintf(name, sizeof name, parts[k].name, (int)i);
+        snprintf(published, sizeof published, "%s%s", from, parts[k].from);
+        status = parts[k].is_scale ? import_add_optional(x, name, published, 1, 0, IMPORT_ROWS_SAME, err)
+                                   : import_add(x, name, published, s->n_embd, 0, NULL, err);
+    }
+    return status;
+}
+
 /* ---- LM head and embedding -------------------------------------------------------------------------------- */
 
 int import_add_head(Import *x, const char *name, int64_t n_embd, fr_error *err) {
@@ -178,7 +254,12 @@ int import_add_head(Import *x, const char *name, int64_t n_embd, fr_error *err) 
     published_pass_over(x->from, "d2t");
     published_pass_over(x->from, "t2d");
     if (!published_find(x->from, "lm_head.weight") && !d2t) return FR_OK;
-    int status = import_add(x, name, "lm_head.weight", n_embd, n, NULL, err);
+    bool is_targets = false;
+    int status = d2t || n_embd != x->target->hparams.n_embd
+                     ? FR_OK
+                     : import_take_targets_head(x, "lm_head.weight", &is_targets, err);
+    if (status || is_targets) return status;
+    status = import_add(x, name, "lm_head.weight", n_embd, n, NULL, err);
     if (status || !d2t) return status;
     if (strcmp(d2t->dtype, "I64") != 0 || d2t->n_dims != 1 || n > n_vocab)
         return error_set(err, FR_ERR_FORMAT, "%s: tensor d2t is not a list of at most %lld numbers of type I64",

@@ -15,6 +15,9 @@
  *     layers.<i>.{attention,mlp}_conv.kernel_projection.weight [2 taps H / group][H], and .base_kernel [2][taps][H],
  *     candidate_selector.{predecessor,successor}_codebook [V][r], .hidden_projection.weight [r][H]   DFlash 2, optional
  *
+ * DeepSpec's drafters for Gemma 4 have layers of that form (model_type): pre_ and post_feedforward_layernorm and
+ * layer_scalar in addition, no v_proj where attention_k_eq_v is set, and embeddings that are multiplied by sqrt(H).
+ *
  * config.json has the shape of the layers (import_config.c), block_size, mask_token_id and the list of layers, and for
  * DFlash 2 conv_kernel_size, conv_group_size, selector_rank and selector_top_k. z-lab's files have these in
  * dflash_config or at the top, and their target_layer_ids name outputs as a rule. speculators'
@@ -26,6 +29,7 @@
 #include "train/import.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -130,10 +134,13 @@ static bool rotates_pairs(const json_t *config, const ImportShape *s) {
 }
 
 /* Sets the factors around the layers. */
-static void set_scales(Import *x, const json_t *config) {
+static void set_scales(Import *x, const json_t *config, const ImportShape *s) {
     const json_t *embedding = value_of(config, "input_embedding_scale"),
                  *logits = value_of(config, "output_multiplier"), *cap = value_of(config, "final_logit_softcapping");
-    import_set_float(x, DFLASH DFLASH_KEY_EMBEDDING_SCALE, embedding ? json_number_value(embedding) : 1);
+    import_set_float(x, DFLASH DFLASH_KEY_EMBEDDING_SCALE,
+                     embedding     ? json_number_value(embedding)
+                     : s->is_gemma ? sqrt((double)s->n_embd)
+                                   : 1);
     if (logits) import_set_float(x, DFLASH DFLASH_KEY_LOGIT_SCALE, json_number_value(logits));
     if (cap) import_set_float(x, DFLASH DFLASH_KEY_LOGIT_CAP, json_number_value(cap));
 }
@@ -169,11 +176,11 @@ static int add_layer(Import *x, const ImportShape *s, int64_t i, ImportRows rota
         {DFLASH_ATTN_NORM, "input_layernorm", n, 0, false, same},
         {DFLASH_ATTN_Q, "self_attn.q_proj", n, q, false, rotated},
         {DFLASH_ATTN_K, "self_attn.k_proj", n, kv, false, rotated},
-        {DFLASH_ATTN_V, "self_attn.v_proj", n, kv, false, same},
+        {DFLASH_ATTN_V, "self_attn.v_proj", n, kv, !s->has_values, same},
         {DFLASH_ATTN_OUTPUT, "self_attn.o_proj", q, n, false, same},
         {DFLASH_Q_NORM, "self_attn.q_norm", s->head_dim, 0, true, rotated},
         {DFLASH_K_NORM, "self_attn.k_norm", s->head_dim, 0, true, rotated},
-        {DFLASH_FFN_NORM, "post_attention_layernorm", n, 0, false, same},
+        {DFLASH_FFN_NORM, import_ffn_norm(s), n, 0, false, same},
         {DFLASH_FFN_GATE, "mlp.gate_proj", n, s->n_ff, false, same},
         {DFLASH_FFN_UP, "mlp.up_proj", n, s->n_ff, false, same},
         {DFLASH_FFN_DOWN, "mlp.down_proj", s->n_ff, n, false, same},
@@ -204,7 +211,9 @@ static int add_layer(Import *x, const ImportShape *s, int64_t i, ImportRows rota
         snprintf(from, sizeof from, "layers.%d.self_attn.%s", (int)i, vectors[k].from);
         status = import_add_optional(x, name, from, vectors[k].n, 0, vectors[k].rows, err);
     }
-    return status;
+    char prefix[32];
+    snprintf(prefix, sizeof prefix, "layers.%d.", (int)i);
+    return status ? status : import_add_gemma_parts(x, s, (int32_t)i, prefix, err);
 }
 
 /* Returns the first of two names that the checkpoint has as a tensor, or the first name. */
@@ -318,7 +327,7 @@ static int add_all(Import *x, const json_t *config, fr_error *err) {
     if (!status) status = set_streams(x, config, &n_streams, err);
     if (!status) status = set_block(x, config, err);
     if (!status) status = set_windows(x, config, &s, n_layer, err);
-    if (!status) set_scales(x, config);
+    if (!status) set_scales(x, config, &s);
     x->head_dim = s.head_dim, x->n_rot = s.n_rot;
     ImportRows rotated = rotates_pairs(config, &s) ? IMPORT_ROWS_HALVED : IMPORT_ROWS_SAME;
     const char *fc = tensor_named(x, "fc.weight", "encoder.fc.weight"),

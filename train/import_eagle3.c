@@ -1,5 +1,5 @@
 /* import_eagle3.c - published weights of EAGLE-3, 3.1 and P-EAGLE (`forerun import-drafter eagle3`), in the layouts of
- * SafeAILab, SpecForge and speculators:
+ * SafeAILab, SpecForge, speculators and DeepSpec:
  *
  *     midlayer.* or layers.0.*                  the layer: self_attn.{q,k,v,o}_proj, mlp.{gate,up,down}_proj,
  *                                               input_layernorm of the embedding, hidden_norm and
@@ -17,8 +17,9 @@
  *     d2t [D], t2d [V]                          the drafter's token i is the target's token i + d2t[i]
  *
  * config.json has the shape of the layer, at its top (SafeAILab, SpecForge) or in transformer_layer_config
- * (speculators), and the list of layers, at its top or in eagle_config. A missing list means that the inputs of the
- * layers 2, n / 2 and n - 3 of n are read. What a list counts, inputs or outputs, is not written anywhere
+ * (speculators), and the list of layers, at its top or in eagle_config; DeepSpec's, target_layer_ids, names outputs. A
+ * missing list means that the inputs of the layers 2, n / 2 and n - 3 of n are read. DeepSpec's drafters for Gemma 4
+ * have a layer of that form, as in import_dflash.c. What a list counts, inputs or outputs, is not written anywhere
  * (ImportOptions.counts_outputs). For P-EAGLE it has the mask token as mask_token_id, pard_token or ptd_token_id; the
  * number of tokens that a forward predicts is num_depths, or else what the proposal method of speculators says. */
 #include "draft/learned/eagle_layer.h"
@@ -35,14 +36,15 @@ enum { MOST_STREAMS = 8, USUAL_BLOCK = 8 };
 
 typedef struct Shape {
     const json_t *config; /* borrowed */
-    int64_t n_embd, n_ff, n_head, n_head_kv, head_dim, n_rot;
+    ImportShape of;
     int32_t n_streams, streams[MOST_STREAMS], n_layer;
 } Shape;
 
 /* ---- config.json ------------------------------------------------------------------------------------------ */
 
 static int read_streams(const Import *x, Shape *s, fr_error *err) {
-    static const char *const key = "eagle_aux_hidden_state_layer_ids";
+    static const char *const usual_key = "eagle_aux_hidden_state_layer_ids", *const of_deepspec = "target_layer_ids";
+    const char *key = json_is_array(json_object_get(s->config, of_deepspec)) ? of_deepspec : usual_key;
     int32_t n_layer = x->target->hparams.n_layer;
     const json_t *list = json_object_get(s->config, key);
     if (!json_is_array(list)) list = json_object_get(json_object_get(s->config, "eagle_config"), key);
@@ -87,14 +89,11 @@ static int32_t count_layers(const Import *x) {
 }
 
 static int read_shape(Import *x, Shape *s, fr_error *err) {
-    ImportShape of;
-    int status = import_read_shape(x, s->config, &of, err);
+    int status = import_read_shape(x, s->config, &s->of, err);
     if (status) return status;
-    s->n_embd = of.n_embd, s->n_ff = of.n_ff;
-    s->n_head = of.n_head, s->n_head_kv = of.n_head_kv, s->head_dim = of.head_dim, s->n_rot = of.n_rot;
     s->n_layer = count_layers(x);
     status = read_streams(x, s, err);
-    return status ? status : import_add_shape(x, EAGLE3, &of, s->n_layer, EAGLE3_ROPE_FACTORS, err);
+    return status ? status : import_add_shape(x, EAGLE3, &s->of, s->n_layer, EAGLE3_ROPE_FACTORS, err);
 }
 
 static void set_keys(Import *x, const Shape *s) {
@@ -155,7 +154,7 @@ static int add_stream_norms(Import *x, const Shape *s, fr_error *err) {
 /* Adds the biases and the norms of heads, if the checkpoint has them. */
 static int add_head_vectors(Import *x, const Shape *s, int32_t layer, fr_error *err) {
     static const char *const names[EAGLE3_HEAD_VECTORS] = {EAGLE3_HEAD_VECTOR_NAMES};
-    int64_t q = s->n_head * s->head_dim, kv = s->n_head_kv * s->head_dim;
+    int64_t q = s->of.n_head * s->of.head_dim, kv = s->of.n_head_kv * s->of.head_dim;
     const struct {
         const char *from, *what;
         int64_t n;
@@ -163,9 +162,9 @@ static int add_head_vectors(Import *x, const Shape *s, int32_t layer, fr_error *
     } vectors[] = {{"self_attn.q_proj", "bias", q, IMPORT_ROWS_PAIRED},
                    {"self_attn.k_proj", "bias", kv, IMPORT_ROWS_PAIRED},
                    {"self_attn.v_proj", "bias", kv, 0},
-                   {"self_attn.o_proj", "bias", s->n_embd, 0},
-                   {"self_attn.q_norm", "weight", s->head_dim, IMPORT_ROWS_PAIRED},
-                   {"self_attn.k_norm", "weight", s->head_dim, IMPORT_ROWS_PAIRED}};
+                   {"self_attn.o_proj", "bias", s->of.n_embd, 0},
+                   {"self_attn.q_norm", "weight", s->of.head_dim, IMPORT_ROWS_PAIRED},
+                   {"self_attn.k_norm", "weight", s->of.head_dim, IMPORT_ROWS_PAIRED}};
     int status = FR_OK;
     for (int i = 0; i < EAGLE3_HEAD_VECTORS && !status; i++) {
         char name[64], from[96];
@@ -177,7 +176,8 @@ static int add_head_vectors(Import *x, const Shape *s, int32_t layer, fr_error *
 }
 
 static int add_layer(Import *x, const Shape *s, int32_t layer, fr_error *err) {
-    int64_t n = s->n_embd, n_qkv = layer ? n : 2 * n, q = s->n_head * s->head_dim, kv = s->n_head_kv * s->head_dim;
+    int64_t n = s->of.n_embd, n_qkv = layer ? n : 2 * n, q = s->of.n_head * s->of.head_dim,
+            kv = s->of.n_head_kv * s->of.head_dim;
     const struct {
         const char *name, *from;
         int64_t n_in, n_out;
@@ -186,15 +186,15 @@ static int add_layer(Import *x, const Shape *s, int32_t layer, fr_error *err) {
         {LAYER_ATTN_NORM, "input_layernorm", n, 0, 0},
         {LAYER_ATTN_Q, "self_attn.q_proj", n_qkv, q, IMPORT_ROWS_PAIRED},
         {LAYER_ATTN_K, "self_attn.k_proj", n_qkv, kv, IMPORT_ROWS_PAIRED},
-        {LAYER_ATTN_V, "self_attn.v_proj", n_qkv, kv, 0},
+        {LAYER_ATTN_V, s->of.has_values ? "self_attn.v_proj" : "self_attn.k_proj", n_qkv, kv, 0},
         {LAYER_ATTN_OUTPUT, "self_attn.o_proj", q, n, 0},
-        {LAYER_FFN_NORM, "post_attention_layernorm", n, 0, 0},
-        {LAYER_FFN_GATE, "mlp.gate_proj", n, s->n_ff, 0},
-        {LAYER_FFN_UP, "mlp.up_proj", n, s->n_ff, 0},
-        {LAYER_FFN_DOWN, "mlp.down_proj", s->n_ff, n, 0},
+        {LAYER_FFN_NORM, import_ffn_norm(&s->of), n, 0, 0},
+        {LAYER_FFN_GATE, "mlp.gate_proj", n, s->of.n_ff, 0},
+        {LAYER_FFN_UP, "mlp.up_proj", n, s->of.n_ff, 0},
+        {LAYER_FFN_DOWN, "mlp.down_proj", s->of.n_ff, n, 0},
     };
     int status = FR_OK;
-    x->head_dim = s->head_dim, x->n_rot = s->n_rot;
+    x->head_dim = s->of.head_dim, x->n_rot = s->of.n_rot;
     for (size_t i = 0; i < sizeof tensors / sizeof *tensors && !status; i++) {
         char name[64], from[96];
         ImportTensor *t;
@@ -203,7 +203,10 @@ static int add_layer(Import *x, const Shape *s, int32_t layer, fr_error *err) {
         status = import_add(x, name, from, tensors[i].n_in, tensors[i].n_out, &t, err);
         if (!status) t->rows = tensors[i].rows;
     }
-    return status ? status : add_head_vectors(x, s, layer, err);
+    if (!status) status = add_head_vectors(x, s, layer, err);
+    char prefix[32];
+    snprintf(prefix, sizeof prefix, "layers.%d.", (int)layer);
+    return status ? status : import_add_gemma_parts(x, &s->of, layer, prefix, err);
 }
 
 int import_plan_eagle3(Import *x, fr_error *err) {
@@ -212,19 +215,19 @@ int import_plan_eagle3(Import *x, fr_error *err) {
     int64_t width = x->target->hparams.n_embd;
     int status = read_shape(x, &s, err);
     if (!status) set_keys(x, &s);
-    if (!status) status = import_add(x, EAGLE3_FC ".weight", "fc.weight", s.n_streams * width, s.n_embd, NULL, err);
+    if (!status) status = import_add(x, EAGLE3_FC ".weight", "fc.weight", s.n_streams * width, s.of.n_embd, NULL, err);
     if (!status && published_find(x->from, "fc.bias"))
-        status = import_add(x, EAGLE3_FC ".bias", "fc.bias", s.n_embd, 0, NULL, err);
+        status = import_add(x, EAGLE3_FC ".bias", "fc.bias", s.of.n_embd, 0, NULL, err);
     if (!status) status = add_stream_norms(x, &s, err);
     char hidden_norm[96];
     if (!status)
-        status = import_add(x, EAGLE3_HIDDEN_NORM, layer_name(x, 0, "hidden_norm", "weight", hidden_norm), s.n_embd, 0,
-                            NULL, err);
+        status = import_add(x, EAGLE3_HIDDEN_NORM, layer_name(x, 0, "hidden_norm", "weight", hidden_norm), s.of.n_embd,
+                            0, NULL, err);
     for (int32_t i = 0; i < s.n_layer && !status; i++) status = add_layer(x, &s, i, err);
     if (!status) status = add_block(x, &s, err);
-    if (!status) status = import_add(x, EAGLE3_OUTPUT_NORM, "norm.weight", s.n_embd, 0, NULL, err);
-    if (!status) status = import_add_head(x, EAGLE3_OUTPUT, s.n_embd, err);
-    if (!status) status = import_add_embedding(x, EAGLE3_EMBEDDING, s.n_embd, err);
+    if (!status) status = import_add(x, EAGLE3_OUTPUT_NORM, "norm.weight", s.of.n_embd, 0, NULL, err);
+    if (!status) status = import_add_head(x, EAGLE3_OUTPUT, s.of.n_embd, err);
+    if (!status) status = import_add_embedding(x, EAGLE3_EMBEDDING, s.of.n_embd, err);
     json_decref(config);
     return status;
 }

@@ -10,7 +10,11 @@
 #include "train/net.h"
 #include "train/ops.h"
 
-/* ---- a drafter's own rope (own_rope.c) ------------------------------------------------------------------------- */
+/* ---- a drafter's own layers (own_rope.c) ----------------------------------------------------------------------- */
+
+/* Refuses a file whose layers a training does not compute: those of Gemma 4's form, and scores with another factor than
+ * 1 / sqrt(head size). */
+int own_layers_check(const DrafterFile *f, const Hparams *shape, const char *method, fr_error *err);
 
 /* Reads the rope of a file: the frequencies of `params`, divided by the tensor `name` [n_rot / 2] if the file has it.
  * *kept is a copy of that tensor in the arena; NULL: there is none. */

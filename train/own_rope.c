@@ -1,10 +1,19 @@
-/* own_rope.c - the rope of a drafter whose layers are not the target's: read from the file that a training goes on
- * from, and written to the new file. */
+/* own_rope.c - the layers of a drafter that are not the target's, in the file that a training goes on from: whether the
+ * training computes their form, and their rope, which is written to the new file. */
 #include "draft/learned/layer_entries.h"
 #include "train/nets.h"
 
 #include <stdio.h>
 #include <string.h>
+
+/* ---- the form --------------------------------------------------------------------------------------------- */
+
+int own_layers_check(const DrafterFile *f, const Hparams *shape, const char *method, fr_error *err) {
+    if (!gemma_layer_in(f, 0) && shape->attn_scale == 0) return FR_OK;
+    return error_set(err, FR_ERR_UNSUPPORTED,
+                     "%s: has layers of another form, such as Gemma 4's, which forerun train %s does not support",
+                     gguf_path(f->gguf), method);
+}
 
 /* ---- reading ---------------------------------------------------------------------------------------------- */
 

@@ -178,6 +178,7 @@ int hparams_read_drafter(Hparams *h, const Gguf *g, const char *prefix, void (*m
     KeyReader *r = NULL;
     int status = key_reader_open(&r, g, prefix, err);
     if (!status) value_dim = read_common_keys(r, arch_find(h->arch), h);
+    if (!status) h->attn_scale = (float)key_float(r, "attention.scale", 0, 0, 1e6);
     if (!status && more) more(r, user);
     if (!status) status = key_reader_check(r);
     key_reader_close(r);

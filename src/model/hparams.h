@@ -138,7 +138,7 @@ typedef struct Hparams {
 int hparams_read(Hparams *h, const Gguf *g, fr_error *err);
 
 /* Reads the shape of a drafter's own layers, which are those of the architecture llama without experts, from the keys
- * "<prefix>.<name>". `more` (optional) reads the method's own keys (arch.h). n_vocab is 0. */
+ * "<prefix>.<name>", and attn_scale. `more` (optional) reads the method's own keys (arch.h). n_vocab is 0. */
 typedef struct KeyReader KeyReader; /* the keys of a file (model_keys.c) */
 int hparams_read_drafter(Hparams *h, const Gguf *g, const char *prefix, void (*more)(KeyReader *r, void *user),
                          void *user, fr_error *err);

@@ -90,7 +90,7 @@ typedef struct Place {
     PlainKv kv; /* after the entry before, or the parent */
 } Place;
 
-static const PlainHeads heads = {N_HEAD, N_KV, DIM};
+static const PlainHeads heads = {.n_head = N_HEAD, .n_kv = N_KV, .dim = DIM};
 
 static void make_place(const FileWeights *w, const Place *before, int32_t token, const double *feature, Place *out) {
     double pair[2 * H], x[H], q[H], attended[H], y[H];
@@ -108,7 +108,8 @@ static void make_place(const FileWeights *w, const Place *before, int32_t token,
     learned_rig_linear(w->o, NULL, attended, H, H, y);
     for (int32_t i = 0; i < H; i++) x[i] += y[i];
     plain_norm(w->norm, x, H, 1e-5, y);
-    plain_feed_forward((PlainFeedForward){w->gate, w->up, w->down, H, FF}, y, y);
+    plain_feed_forward((PlainFeedForward){.gate = w->gate, .up = w->up, .down = w->down, .n_embd = H, .n_ff = FF}, y,
+                       y);
     for (int32_t i = 0; i < H; i++) out->feature[i] = x[i] + y[i];
     learned_rig_linear(output, NULL, out->feature, H, V, out->log_p);
     if (w->info.rank) {

@@ -124,7 +124,7 @@ static int close_all(void **state) {
 
 /* One entry of the layer: its keys and values, and what the heads read. */
 static void make_entry(const FileWeights *w, const PlainKv *before, const float *hidden, PlainKv *kv, double *state) {
-    static const PlainHeads heads = {N_HEAD, N_KV, DIM};
+    static const PlainHeads heads = {.n_head = N_HEAD, .n_kv = N_KV, .dim = DIM};
     double x[H], normed[H], q[H], attended[H], y[H];
     const Rope *rope = &target->model->ropes[0];
     plain_kv_begin(kv, before);
@@ -140,7 +140,8 @@ static void make_entry(const FileWeights *w, const PlainKv *before, const float 
     learned_rig_linear(w->o, NULL, attended, H, H, y);
     for (int32_t i = 0; i < H; i++) x[i] += y[i];
     plain_norm(w->ffn_norm, x, H, 1e-5, y);
-    plain_feed_forward((PlainFeedForward){w->gate, w->up, w->down, H, FF}, y, y);
+    plain_feed_forward((PlainFeedForward){.gate = w->gate, .up = w->up, .down = w->down, .n_embd = H, .n_ff = FF}, y,
+                       y);
     for (int32_t i = 0; i < H; i++) x[i] += y[i];
     plain_norm(w->output_norm, x, H, 1e-5, state);
 }

@@ -164,7 +164,11 @@ static void add_gated(const Plain *p, const char *ending, int32_t e, int32_t n_f
     snprintf(name[1], sizeof name[1], "ffn_up%s.weight", ending);
     snprintf(name[2], sizeof name[2], "ffn_down%s.weight", ending);
     int64_t at = (int64_t)e * n_ff * H;
-    plain_feed_forward((PlainFeedForward){find(p, name[0]) + at, find(p, name[1]) + at, find(p, name[2]) + at, H, n_ff},
+    plain_feed_forward((PlainFeedForward){.gate = find(p, name[0]) + at,
+                                          .up = find(p, name[1]) + at,
+                                          .down = find(p, name[2]) + at,
+                                          .n_embd = H,
+                                          .n_ff = n_ff},
                        n, y);
     for (int32_t i = 0; i < H; i++) out[i] += weight * y[i];
 }

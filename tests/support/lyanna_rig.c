@@ -123,7 +123,7 @@ void lyanna_rig_write(LyannaWeights *w, const LyannaShape *s, uint64_t seed) {
 
 /* ---- the layer ------------------------------------------------------------------------------------- */
 
-static const PlainHeads heads = {LYANNA_HEADS, LYANNA_KV_HEADS, DIM};
+static const PlainHeads heads = {.n_head = LYANNA_HEADS, .n_kv = LYANNA_KV_HEADS, .dim = DIM};
 
 /* Runs a layer on input x, in the row after `before`. */
 static void run_layer(const LyannaRigLayer *w, const LyannaRow *before, double *x, LyannaRow *out) {
@@ -142,7 +142,8 @@ static void run_layer(const LyannaRigLayer *w, const LyannaRow *before, double *
     learned_rig_linear(w->o, NULL, attended, H, H, y);
     for (int32_t i = 0; i < H; i++) x[i] += y[i];
     plain_norm(w->ffn_norm, x, H, 1e-5, n);
-    plain_feed_forward((PlainFeedForward){w->gate, w->up, w->down, H, w->n_ff}, n, y);
+    plain_feed_forward((PlainFeedForward){.gate = w->gate, .up = w->up, .down = w->down, .n_embd = H, .n_ff = w->n_ff},
+                       n, y);
     for (int32_t i = 0; i < H; i++) out->feature[i] = x[i] + y[i];
 }
 

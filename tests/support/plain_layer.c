@@ -53,13 +53,14 @@ void plain_rotate_halves(const Rope *rope, double *x, int32_t n_heads, int32_t d
  * precision. */
 void plain_attend(PlainHeads heads, const PlainKv *row, const double *q, double *out) {
     int32_t dim = heads.dim;
+    double scale = heads.scale > 0 ? heads.scale : 1 / sqrt(dim);
     memset(out, 0, (size_t)(heads.n_head * dim) * sizeof *out);
     for (int32_t head = 0; head < heads.n_head; head++) {
         int32_t from = head / (heads.n_head / heads.n_kv) * dim;
         double sum = 0;
         for (const PlainKv *at = row; at; at = at->before) {
             double score = 0;
-            for (int32_t i = 0; i < dim; i++) score += q[head * dim + i] * at->k[from + i] / sqrt(dim);
+            for (int32_t i = 0; i < dim; i++) score += q[head * dim + i] * at->k[from + i] * scale;
             sum += exp(score);
             for (int32_t i = 0; i < dim; i++) out[head * dim + i] += exp(score) * at->v[from + i];
         }
@@ -67,11 +68,13 @@ void plain_attend(PlainHeads heads, const PlainKv *row, const double *q, double 
     }
 }
 
+static double gelu(double x) { return x / 2 * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+
 void plain_feed_forward(PlainFeedForward ff, const double *x, double *y) {
     double gate[PLAIN_MAX_FF], up[PLAIN_MAX_FF];
     assert_true(ff.n_ff <= PLAIN_MAX_FF);
     learned_rig_linear(ff.gate, NULL, x, ff.n_embd, ff.n_ff, gate);
     learned_rig_linear(ff.up, NULL, x, ff.n_embd, ff.n_ff, up);
-    for (int32_t i = 0; i < ff.n_ff; i++) gate[i] = learned_rig_silu(gate[i]) * up[i];
+    for (int32_t i = 0; i < ff.n_ff; i++) gate[i] = (ff.is_gelu ? gelu(gate[i]) : learned_rig_silu(gate[i])) * up[i];
     learned_rig_linear(ff.down, NULL, gate, ff.n_ff, ff.n_embd, y);
 }

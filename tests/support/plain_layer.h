@@ -10,6 +10,7 @@ enum { PLAIN_MAX_KV = 64, PLAIN_MAX_FF = 128 };
 /* The heads of a layer; n_kv * dim is at most PLAIN_MAX_KV. */
 typedef struct PlainHeads {
     int32_t n_head, n_kv, dim;
+    double scale; /* of scores; 0: 1 / sqrt(dim) */
 } PlainHeads;
 
 /* The position, keys and values [n_kv][dim] of a row. */
@@ -31,11 +32,12 @@ void plain_rotate_halves(const Rope *rope, double *x, int32_t n_heads, int32_t d
 void plain_rotate_pairs(const Rope *rope, double *x, int32_t n_heads, int32_t dim, int32_t position);
 /* Attention of the row over itself and all rows before it: q and out are [n_head][dim]. */
 void plain_attend(PlainHeads heads, const PlainKv *row, const double *q, double *out);
-/* y = down (silu(gate x) * up x); x and y are [n_embd], gate and up [n_ff][n_embd], n_ff at most PLAIN_MAX_FF; y may be
- * x. */
+/* y = down (f(gate x) * up x), where f is silu or the tanh approximation of GELU; x and y are [n_embd], gate and up
+ * [n_ff][n_embd], n_ff at most PLAIN_MAX_FF; y may be x. */
 typedef struct PlainFeedForward {
     const float *gate, *up, *down;
     int32_t n_embd, n_ff;
+    bool is_gelu;
 } PlainFeedForward;
 void plain_feed_forward(PlainFeedForward ff, const double *x, double *y);
 

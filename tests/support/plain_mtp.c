@@ -12,7 +12,7 @@
 enum { H = MTP_EMBD, V = MTP_VOCAB, KV = MTP_KV_HEADS * MTP_DIM };
 
 static const double EPS = 1e-6;
-static const PlainHeads heads = {MTP_HEADS, MTP_KV_HEADS, MTP_DIM};
+static const PlainHeads heads = {.n_head = MTP_HEADS, .n_kv = MTP_KV_HEADS, .dim = MTP_DIM};
 
 /* A tensor of the layer or, if it has none of that name, of the model. */
 static float *read_floats(const Gguf *g, int32_t index, const char *name, const char *of_model) {
@@ -99,7 +99,8 @@ void plain_mtp_run(const PlainMtp *p, const PlainMtpRow *before, int32_t token, 
     learned_rig_linear(p->o, NULL, attended, MTP_Q, H, y);
     for (int32_t i = 0; i < H; i++) x[i] += y[i];
     plain_norm(p->ffn_norm, x, H, EPS, n);
-    plain_feed_forward((PlainFeedForward){p->gate, p->up, p->down, H, MTP_FF}, n, y);
+    plain_feed_forward((PlainFeedForward){.gate = p->gate, .up = p->up, .down = p->down, .n_embd = H, .n_ff = MTP_FF},
+                       n, y);
     for (int32_t i = 0; i < H; i++) x[i] += y[i];
     plain_norm(p->head_norm, x, H, EPS, out->feature);
     learned_rig_linear(p->head, NULL, out->feature, H, V, out->log_p);

@@ -1,5 +1,6 @@
 /* test_import_dflash.c - `forerun import-drafter dflash`: the same weights as llama.cpp's GGUF file and as a folder of
- * safetensors, in the layouts of z-lab and of speculators, draft the same; checkpoints that do not fit are refused. */
+ * safetensors, in the layouts of z-lab, speculators and DeepSpec, draft the same; checkpoints that do not fit are
+ * refused. */
 #include "learned_rig.h"
 
 #include "cli_rig.h"
@@ -68,6 +69,8 @@ typedef struct Layout {
     bool is_later;      /* z-lab's layout: names, biases, sinks and factors that later or rarer files have */
     bool rotates_pairs; /* z-lab's layout: neighbours rotate, and rows of q and k are as they need */
     bool is_bare;       /* z-lab's layout: DSpark without a Markov head */
+    bool is_gemma; /* DeepSpec's layout: DSpark with layers of Gemma 4's form, and the target's head and embedding */
+    const char *gemma; /* its keys in config.json that describe these layers */
 } Layout;
 
 typedef struct Pair {
@@ -130,12 +133,46 @@ static void add_layer(Pair *p, const Layout *l, int i) {
                    {"ffn_down", "mlp.down_proj", FF, H}};
     for (size_t k = 0; k < sizeof tensors / sizeof *tensors; k++) {
         char name[64], published[96];
+        bool is_ffn_norm = strcmp(tensors[k].name, "ffn_norm") == 0;
+        if (l->is_gemma && strcmp(tensors[k].name, "attn_v") == 0) continue;
         snprintf(name, sizeof name, "blk.%d.%s.weight", i, tensors[k].name);
-        snprintf(published, sizeof published, "layers.%d.%s.weight", i, tensors[k].published);
+        snprintf(published, sizeof published, "layers.%d.%s.weight", i,
+                 l->is_gemma && is_ffn_norm ? "pre_feedforward_layernorm" : tensors[k].published);
         bool is_paired = l->rotates_pairs && (strstr(published, "q_") || strstr(published, "k_"));
         (is_paired ? add_paired : add)(p, name, published, tensors[k].n_in, tensors[k].n_out,
                                        tensors[k].n_out ? 0.15 : 1);
     }
+}
+
+/* What layers of Gemma 4's form have in addition. */
+static void add_gemma_parts(Pair *p, int i) {
+    static const char *const norms[][2] = {{"post_attention_norm", "post_attention_layernorm"},
+                                           {"post_ffw_norm", "post_feedforward_layernorm"}};
+    char name[64], published[96];
+    for (int k = 0; k < 2; k++) {
+        snprintf(name, sizeof name, "blk.%d.%s.weight", i, norms[k][0]);
+        snprintf(published, sizeof published, "layers.%d.%s.weight", i, norms[k][1]);
+        add(p, name, published, H, 0, 1);
+    }
+    snprintf(name, sizeof name, "blk.%d.layer_output_scale.weight", i);
+    snprintf(published, sizeof published, "layers.%d.layer_scalar", i);
+    add(p, name, published, 1, 0, 1);
+}
+
+/* A quarter of the components rotates. The head and the embedding are the target's, so that they are left out. */
+static void add_gemma(Pair *p) {
+    float *factors = learned_rig_tensor(&p->direct, "rope_freqs.weight", TYPE_F32, DIM / 2, 0, 0),
+          *rows = malloc(sizeof *rows * V * H);
+    for (int i = 0; i < DIM / 2; i++)
+        factors[i] = ((float *)p->direct.kept[p->direct.n_kept - 1])[i] = i < DIM / 8 ? 1 : 1e30f;
+    for (int i = 0; i < N_LAYER; i++) add_gemma_parts(p, i);
+    add(p, "markov_w1.weight", "markov_head.markov_w1.weight", RANK, V, 1);
+    add(p, "markov_w2.weight", "markov_head.markov_w2.weight", RANK, V, 0.5);
+    for (int32_t v = 0; v < V; v++) embedding_row(target->model->output, v, rows + v * H);
+    safetensors_build_add(&p->published, "lm_head.weight", rows, H, V);
+    for (int32_t v = 0; v < V; v++) model_embedding(target->model, v, rows + v * H);
+    safetensors_build_add(&p->published, "embed_tokens.weight", rows, H, V);
+    free(rows);
 }
 
 static void set_keys(const Layout *l, GgufWriter *w) {
@@ -163,7 +200,12 @@ static void set_keys(const Layout *l, GgufWriter *w) {
     }
     if (l->is_early) gguf_set_bool(w, "dflash.sample_from_anchor", false);
     if (l->is_bare) gguf_set_bool(w, "dflash.sample_from_anchor", true);
-    if (l->is_speculators) return;
+    if (l->is_gemma) {
+        gguf_set_f32(w, "dflash.attention.scale", 1);
+        gguf_set_f32(w, "dflash.embedding_scale", 8);
+        gguf_set_f32(w, "dflash.final_logit_softcapping", 4);
+    }
+    if (l->is_speculators || l->is_gemma) return;
     if (l->all_windows) gguf_set_bool(w, "dflash.attention.causal", true);
     if (l->is_later) gguf_set_f32(w, "dflash.embedding_scale", 2);
     if (l->is_later) gguf_set_f32(w, "dflash.logit_scale", 0.5f);
@@ -188,6 +230,14 @@ static void write_config(const Layout *l) {
                 : l->is_narrow ? "\"shift_label\": true, "
                                : "\"sample_from_anchor\": true, ",
                 l->block, l->head ? l->head : "vanilla");
+    else if (l->is_gemma)
+        fprintf(f,
+                "{\"architectures\": [\"Gemma4DSparkModel\"], \"model_type\": \"gemma4_text\", \"hidden_size\": 64, "
+                "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"num_key_value_heads\": 4, \"head_dim\": 12, "
+                "\"rms_norm_eps\": 1e-5, \"num_hidden_layers\": 2, \"sliding_window\": 512, \"target_layer_ids\": %s, "
+                "\"block_size\": %s, \"mask_token_id\": 9, \"markov_rank\": 8, \"markov_head_type\": \"vanilla\", "
+                "\"final_logit_softcapping\": 4, \"layer_types\": %s, %s}",
+                l->list, l->block, l->types, l->gemma);
     else
         fprintf(f,
                 "{\"architectures\": [\"DFlashDraftModel\"], %s, \"sliding_window\": 6, \"layer_types\": %s, "
@@ -259,6 +309,7 @@ static void write_both(const Layout *l) {
     for (int i = 0; i < N_LAYER; i++) add_layer(&p, l, i);
     for (int i = 0; l->is_later && i < N_LAYER; i++) add_vectors(&p, l, i);
     if (l->is_speculators) add_head(&p, l);
+    if (l->is_gemma) add_gemma(&p);
     if (l->selects) add_selection(&p);
     if (l->is_bare) add(&p, "conf_proj.weight", "confidence_head.proj.weight", H, 1, 0.1);
     if (l->is_bare) add(&p, "conf_proj.bias", "confidence_head.proj.bias", 1, 0, 0.1);
@@ -298,6 +349,10 @@ static void propose(LearnedReader *reader, const char *spec, Tree *out) {
 
 /* ---- tests ------------------------------------------------------------------------------------------------ */
 
+#define GEMMA \
+    "\"hidden_activation\": \"gelu_pytorch_tanh\", \"global_head_dim\": 24, \"num_global_key_value_heads\": 2, " \
+    "\"attention_k_eq_v\": true, \"rope_parameters\": {\"full_attention\": {\"rope_type\": \"proportional\", " \
+    "\"partial_rotary_factor\": 0.25, \"rope_theta\": 20000.0}, \"sliding_attention\": {\"rope_theta\": 10000.0}}"
 #define TYPES "[\"sliding_attention\", \"full_attention\"]"
 
 static const Layout of_zlab = {.list = "[0, 1]", .block = "5", .types = TYPES},
@@ -333,18 +388,23 @@ static const Layout of_zlab = {.list = "[0, 1]", .block = "5", .types = TYPES},
                             .block = "5",
                             .types = TYPES,
                             .causal = "\"markov_rank\": 0, \"confidence_head_with_markov\": false",
-                            .is_bare = true};
+                            .is_bare = true},
+                    gemma = {.list = "[0, 1]",
+                             .block = "5",
+                             .types = "[\"full_attention\", \"full_attention\"]",
+                             .is_gemma = true,
+                             .gemma = GEMMA};
 
 static void both_files_draft_the_same(void **state) {
     (void)state;
     static Tree trees[2];
-    static const Layout *const layouts[] = {&of_zlab,        &second, &later,     &windows, &paired, &bare,
-                                            &of_speculators, &gated,  &recurrent, &early,   &narrow};
-    for (int i = 0; i < 11; i++) {
+    static const Layout *const layouts[] = {&of_zlab, &second,         &later, &windows,   &paired, &bare,
+                                            &gemma,   &of_speculators, &gated, &recurrent, &early,  &narrow};
+    for (int i = 0; i < 12; i++) {
         fr_error err = {0};
         LearnedReader reader;
         write_both(layouts[i]);
-        if (try_import(i < 6, &err)) fail_msg("%s", err.message); /* only z-lab's list names outputs */
+        if (try_import(i < 7, &err)) fail_msg("%s", err.message); /* z-lab's and DeepSpec's lists name outputs */
         learned_rig_open_reader(&reader, target);
         propose(&reader, "dflash:file=" DIRECT, &trees[0]);
         propose(&reader, "dflash:file=" IMPORTED, &trees[1]);
@@ -352,6 +412,7 @@ static void both_files_draft_the_same(void **state) {
         rig_assert_same_tree(&trees[0], &trees[1], "dflash");
         Gguf *g = rig_gguf(IMPORTED);
         assert_null(gguf_find_tensor(g, "token_embd.weight"));
+        assert_true(!gguf_find_tensor(g, "output.weight") == (i < 7)); /* speculators' has a vocabulary of its own */
         gguf_close(g);
         learned_rig_close_reader(&reader);
     }
@@ -374,6 +435,14 @@ static void checkpoints_that_do_not_fit_are_refused(void **state) {
          "the conv_group_size in"},
         {{.list = "[0, 1]", .block = "5", .types = TYPES, .selects = true, .candidates = "7, \"conv_kernel_size\": 3"},
          "tensor layers.0.attention_conv.kernel_projection.weight is 32 x 64, but the target needs 48 x 64"},
+        {{.list = "[0, 1]", .block = "5", .types = TYPES, .is_gemma = true, .gemma = GEMMA},
+         "have a window and others have none"},
+        {{.list = "[0, 1]",
+          .block = "5",
+          .types = "[\"full_attention\", \"full_attention\"]",
+          .is_gemma = true,
+          .gemma = "\"hidden_activation\": \"silu\""},
+         "gelu_pytorch_tanh is"},
         {{.is_speculators = true, .list = "[0, 1]", .block = "5", .head = "fir"}, "vanilla, gated and rnn are"},
         {{.is_speculators = true, .list = "[0, 1]", .block = "5", .head = "rnn"}, "joint_proj.weight"},
         {{.is_speculators = true, .list = "[0, 1]", .block = "5", .head = "gated"}, "gate_proj.weight"},

@@ -1,6 +1,6 @@
 /* test_import_eagle3.c - `forerun import-drafter eagle3`: the same weights as llama.cpp's GGUF file and as a folder of
- * safetensors, in the layouts of SafeAILab and of speculators, draft the same, with further layers and P-EAGLE's blocks
- * as well; checkpoints that do not fit are refused. */
+ * safetensors, in the layouts of SafeAILab, speculators and DeepSpec, draft the same, with further layers and P-EAGLE's
+ * blocks as well; checkpoints that do not fit are refused. */
 #include "learned_rig.h"
 
 #include "cli_rig.h"
@@ -51,6 +51,7 @@ typedef struct Layout {
     int32_t block;        /* P-EAGLE; 0: none */
     const char *of_block; /* its keys in config.json, or others */
     bool has_vectors;     /* biases, and norms of heads; half of a head rotates */
+    bool is_gemma;        /* DeepSpec's layout, for Gemma 4 */
 } Layout;
 
 typedef struct Pair {
@@ -73,14 +74,14 @@ static int64_t half_of(const Layout *l, int64_t o) {
 }
 
 static void name_in_checkpoint(const Layout *l, int32_t layer, const char *what, const char *kind, char out[96]) {
-    if (layer == 0 && !l->is_speculators) snprintf(out, 96, "midlayer.%s.%s", what, kind);
+    if (layer == 0 && !l->is_speculators && !l->is_gemma) snprintf(out, 96, "midlayer.%s.%s", what, kind);
     else snprintf(out, 96, "layers.%d.%s.%s", (int)layer, what, kind);
 }
 
 /* A tensor of a layer. The rows of q and k are those of Hugging Face in the checkpoint: the first components of all
  * pairs of a head, then the second ones. */
-static void add_of_layer(Pair *p, int32_t layer, const char *what, const char *published, int64_t n_in, int64_t n_out,
-                         bool is_halved) {
+static float *add_of_layer(Pair *p, int32_t layer, const char *what, const char *published, int64_t n_in, int64_t n_out,
+                           bool is_halved) {
     char name[96], from[96];
     snprintf(name, sizeof name, "blk.%d.%s.weight", (int)layer, what);
     float *x = learned_rig_tensor(&p->direct, name, TYPE_F32, n_in, n_out, n_out ? 0.1 : 1),
@@ -91,6 +92,7 @@ static void add_of_layer(Pair *p, int32_t layer, const char *what, const char *p
     name_in_checkpoint(p->layout, layer, published, "weight", from);
     safetensors_build_add(&p->published, from, y, n_in, n_out);
     free(y);
+    return x;
 }
 
 /* A vector of heads, which is rearranged like the rows of their matrix. */
@@ -114,14 +116,42 @@ static void add_vectors(Pair *p, int32_t i) {
     add_vector(p, i, "attn_k_norm", "self_attn.k_norm", "weight", DIM, true);
 }
 
+/* The values are made of the keys, whose rows the file has in the checkpoint's order for that. */
+static void add_values(Pair *p, const float *k) {
+    int64_t n = 2 * H;
+    float *v = learned_rig_tensor(&p->direct, "blk.0.attn_v.weight", TYPE_F32, n, N_KV * DIM, 0.1),
+          *bytes = p->direct.kept[p->direct.n_kept - 1];
+    for (int64_t o = 0; o < N_KV * DIM; o++)
+        memcpy(bytes + half_of(p->layout, o) * n, k + o * n, (size_t)n * sizeof *k);
+    memcpy(v, bytes, (size_t)(n * N_KV * DIM) * sizeof *v);
+}
+
+/* What a layer of Gemma 4's form has in addition, and the head, which is the target's, so that it is left out. */
+static void add_gemma(Pair *p) {
+    float *factors = learned_rig_tensor(&p->direct, "rope_freqs.weight", TYPE_F32, DIM / 2, 0, 0),
+          *rows = malloc(sizeof *rows * V * H);
+    for (int i = 0; i < DIM / 2; i++)
+        factors[i] = ((float *)p->direct.kept[p->direct.n_kept - 1])[i] = i < DIM / 8 ? 1 : 1e30f;
+    add_vector(p, 0, "attn_q_norm", "self_attn.q_norm", "weight", DIM, true);
+    add_vector(p, 0, "attn_k_norm", "self_attn.k_norm", "weight", DIM, true);
+    add_of_layer(p, 0, "post_attention_norm", "post_attention_layernorm", H, 0, false);
+    add_of_layer(p, 0, "post_ffw_norm", "post_feedforward_layernorm", H, 0, false);
+    add(p, "blk.0.layer_output_scale.weight", "layers.0.layer_scalar", 1, 0, 1);
+    for (int32_t v = 0; v < V; v++) embedding_row(target->model->output, v, rows + v * H);
+    safetensors_build_add(&p->published, "lm_head.weight", rows, H, V);
+    free(rows);
+}
+
 static void add_layer(Pair *p, int32_t i) {
     int64_t in = i ? H : 2 * H;
     add_of_layer(p, i, "attn_norm", "input_layernorm", H, 0, false);
     add_of_layer(p, i, "attn_q", "self_attn.q_proj", in, N_HEAD * DIM, true);
-    add_of_layer(p, i, "attn_k", "self_attn.k_proj", in, N_KV * DIM, true);
-    add_of_layer(p, i, "attn_v", "self_attn.v_proj", in, N_KV * DIM, false);
+    const float *k = add_of_layer(p, i, "attn_k", "self_attn.k_proj", in, N_KV * DIM, true);
+    if (p->layout->is_gemma) add_values(p, k);
+    else add_of_layer(p, i, "attn_v", "self_attn.v_proj", in, N_KV * DIM, false);
     add_of_layer(p, i, "attn_output", "self_attn.o_proj", N_HEAD * DIM, H, false);
-    add_of_layer(p, i, "ffn_norm", "post_attention_layernorm", H, 0, false);
+    add_of_layer(p, i, "ffn_norm", p->layout->is_gemma ? "pre_feedforward_layernorm" : "post_attention_layernorm", H, 0,
+                 false);
     add_of_layer(p, i, "ffn_gate", "mlp.gate_proj", H, FF, false);
     add_of_layer(p, i, "ffn_up", "mlp.up_proj", H, FF, false);
     add_of_layer(p, i, "ffn_down", "mlp.down_proj", FF, H, false);
@@ -170,6 +200,7 @@ static void set_keys(Pair *p) {
     gguf_set_f32(w, "eagle3.rope.freq_base", 20000);
     if (p->layout->has_vectors) gguf_set_u32(w, "eagle3.rope.dimension_count", DIM / 2);
     gguf_set_i32s(w, "eagle3.target_layers", p->layout->streams, S);
+    if (p->layout->is_gemma) gguf_set_f32(w, "eagle3.attention.scale", 1);
     if (!p->layout->is_speculators) return;
     gguf_set_bool(w, "eagle3.norm_before_fc", true);
     gguf_set_bool(w, "eagle3.norm_before_residual", true);
@@ -180,6 +211,18 @@ static void write_config(const Layout *l) {
     FILE *f = fopen(FOLDER "/config.json", "w");
     assert_non_null(f);
     if (l->list) snprintf(list, sizeof list, "\"eagle_aux_hidden_state_layer_ids\": %s", l->list);
+    if (l->is_gemma) {
+        fprintf(f,
+                "{\"architectures\": [\"Gemma4Eagle3Model\"], \"model_type\": \"gemma4_text\", \"hidden_size\": 64, "
+                "\"intermediate_size\": 80, \"num_attention_heads\": 4, \"num_key_value_heads\": 4, \"head_dim\": 12, "
+                "\"global_head_dim\": 24, \"num_global_key_value_heads\": 2, \"attention_k_eq_v\": true, "
+                "\"rms_norm_eps\": 1e-5, \"hidden_activation\": \"gelu_pytorch_tanh\", \"num_hidden_layers\": 1, "
+                "\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"proportional\", \"rope_theta\": 20000.0, "
+                "\"partial_rotary_factor\": 0.25}}, \"target_layer_ids\": %s}",
+                l->list);
+        assert_int_equal(fclose(f), 0);
+        return;
+    }
     const char *of_block = l->of_block ? l->of_block : "";
     const char *shape = "\"hidden_size\": 64, \"intermediate_size\": 80, \"num_attention_heads\": 4, "
                         "\"num_key_value_heads\": 2, \"head_dim\": 24, \"rms_norm_eps\": 1e-5, \"rope_theta\": 20000.0";
@@ -209,7 +252,8 @@ static void write_both(const Layout *l) {
     }
     if (l->block) add_mask_hidden(&p);
     add(&p, "output_norm.weight", "norm.weight", H, 0, 1);
-    add_head(&p);
+    if (l->is_gemma) add_gemma(&p);
+    else add_head(&p);
     if (l->is_speculators) { /* the target's embedding, which is left out */
         float *e = malloc(sizeof *e * V * H);
         for (int32_t v = 0; v < V; v++) model_embedding(target->model, v, e + v * H);
@@ -265,13 +309,14 @@ static void both_files_draft_the_same(void **state) {
          .streams = {0, 1},
          .n_more = 1,
          .of_block = ", \"target_hidden_size\": null, \"mask_token_id\": null",
-         .has_vectors = true}};
+         .has_vectors = true},
+        {.list = "[0, 1]", .streams = {1, 2}, .is_gemma = true}};
     static Tree trees[2];
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
         fr_error err = {0};
         LearnedReader reader;
         write_both(&layouts[i]);
-        if (try_import(false, &err)) fail_msg("%s", err.message);
+        if (try_import(layouts[i].is_gemma, &err)) fail_msg("%s", err.message); /* only DeepSpec's list names outputs */
         learned_rig_open_reader(&reader, target);
         propose(&reader, "eagle3:file=" DIRECT, &trees[0]);
         propose(&reader, "eagle3:file=" IMPORTED, &trees[1]);
@@ -279,6 +324,7 @@ static void both_files_draft_the_same(void **state) {
         rig_assert_same_tree(&trees[0], &trees[1], "eagle3");
         Gguf *g = rig_gguf(IMPORTED);
         assert_null(gguf_find_tensor(g, "token_embd.weight"));
+        assert_true(!gguf_find_tensor(g, "output.weight") == layouts[i].is_gemma);
         gguf_close(g);
         learned_rig_close_reader(&reader);
     }

@@ -141,6 +141,7 @@ static int bind_layer(Assistant *a, const Keys *k, int32_t i, fr_error *err) {
         return error_set(err, FR_ERR_MISMATCH,
                          "%s: belongs to another target: its layer %d sees %d positions, but layer %d of %s keeps %d",
                          path, i, kind->window, from, gguf_path(target->gguf), t->window);
+    float scale = a->model.hparams.attn_scale;
     a->specs[i] = (LayerSpec){.n_head = (int32_t)k->n_head[i],
                               .n_head_kv = n_kv,
                               .head_dim = kind->head_dim,
@@ -148,7 +149,7 @@ static int bind_layer(Assistant *a, const Keys *k, int32_t i, fr_error *err) {
                               .window = kind->window,
                               .i_rope = t->i_rope,
                               .shares_kv = from + 1,
-                              .attn_scale = 1,
+                              .attn_scale = scale > 0 ? scale : 1,
                               .ffn = FFN_DENSE,
                               .activation = ACTIVATION_GELU};
     return FR_OK;

@@ -10,6 +10,7 @@
 typedef struct DflashVectors {
     float *attn_norm, *q_norm, *k_norm, *sinks, *ffn_norm, *attn_conv, *ffn_conv;
     float *q_bias, *k_bias, *v_bias, *o_bias;
+    GemmaParts gemma;
 } DflashVectors;
 
 typedef struct Dflash {

@@ -45,6 +45,22 @@ static void read_windows(KeyReader *r, DflashKeys *k, int32_t n_layer) {
         k->has_window[i] = key_number_of_layer(r, DFLASH_KEY_WINDOW_PATTERN, i, 0) != 0;
 }
 
+/* Reads the keys that llama.cpp writes for layers of Gemma 4, which have heads and a rope of their own where they have
+ * a window. Here all layers share them. */
+static void read_gemma(KeyReader *r, const DflashKeys *k) {
+    const Hparams *h = k->shape;
+    int32_t head_dim = key_int(r, "attention.key_length_swa", h->head_dim, 1, 1 << 12),
+            value_dim = key_int(r, "attention.value_length_swa", head_dim, 1, 1 << 12),
+            n_rot = key_int(r, "rope.dimension_count_swa", head_dim, 0, 1 << 12);
+    double base = key_float(r, "rope.freq_base_swa", h->rope.base, 1, 1e12);
+    key_int(r, "attention.shared_kv_layers", 0, 0, 0);
+    key_int(r, "embedding_length_per_layer_input", 0, 0, 0);
+    if (k->window > 0 &&
+        (head_dim != h->head_dim || value_dim != head_dim || n_rot != h->rope.n_rot || base != h->rope.base))
+        key_fail(r, FR_ERR_UNSUPPORTED,
+                 "layers with a window that have heads or a rope of their own are not supported");
+}
+
 /* Reads the keys of DFlash 2. The rank of the selector is that of its tensors. */
 static void read_selection(KeyReader *r, DflashKeys *k) {
     k->conv_taps = key_int(r, DFLASH_KEY_CONV_TAPS, 0, 0, DFLASH_MAX_SLOTS);
@@ -79,6 +95,7 @@ static void read_keys(KeyReader *r, void *user) {
     k->windows_are_causal = key_bool(r, DFLASH_KEY_CAUSAL_WINDOW, false);
     k->from_anchor = key_bool(r, DFLASH_KEY_FROM_ANCHOR, drafter_file_has(k->file, DFLASH_MARKOV_BEFORE));
     read_windows(r, k, key_int(r, "block_count", -1, 1, DFLASH_MAX_LAYERS));
+    read_gemma(r, k);
     read_selection(r, k);
     read_scales(r, k);
     key_index(r, "has_confidence_head");   /* its tensors tell */
@@ -90,7 +107,7 @@ static void read_keys(KeyReader *r, void *user) {
 int dflash_read_keys(Hparams *h, DflashKeys *k, const DrafterFile *f, const Model *target, fr_error *err) {
     GgufString architecture = {"dflash", strlen("dflash")};
     char prefix[64];
-    *k = (DflashKeys){.file = f, .target = target};
+    *k = (DflashKeys){.file = f, .target = target, .shape = h};
     if (!f->names_target) gguf_get_string(f->gguf, "general.architecture", &architecture);
     snprintf(prefix, sizeof prefix, "%s%.*s", drafter_file_prefix(f), (int)architecture.n, architecture.data);
     int status = hparams_read_drafter(h, f->gguf, prefix, read_keys, k, err);

@@ -18,6 +18,7 @@ void dflash_close_weights(Dflash *d) {
         float *const all[] = {v->attn_norm, v->q_norm, v->k_norm, v->sinks,  v->ffn_norm, v->attn_conv,
                               v->ffn_conv,  v->q_bias, v->k_bias, v->v_bias, v->o_bias};
         for (size_t k = 0; k < sizeof all / sizeof *all; k++) mem_free(all[k]);
+        gemma_layer_close(&v->gemma);
     }
     mem_free(d->context_norm);
     mem_free(d->output_norm);
@@ -104,6 +105,8 @@ static int read_layer(Dflash *d, int32_t i, fr_error *err) {
     for (size_t k = 0; k < sizeof matrices / sizeof *matrices && !status; k++) {
         char name[64];
         snprintf(name, sizeof name, DFLASH_LAYER, i, matrices[k].name);
+        bool is_optional = matrices[k].to == MATRIX_V && gemma_layer_in(&d->learned.file, i);
+        if (is_optional && !drafter_file_has(&d->learned.file, name)) continue;
         status = drafter_file_matrix(&d->learned.file, name, matrices[k].n_in, matrices[k].n_out,
                                      &spec->matrices[matrices[k].to], err);
     }
@@ -113,6 +116,8 @@ static int read_layer(Dflash *d, int32_t i, fr_error *err) {
     if (!status)
         status = read_conv(d, i, "ffn", DFLASH_FFN_CONV, &spec->matrices[MATRIX_FFN_CONV], &v->ffn_conv,
                            &spec->ffn_conv, err);
+    if (!status) status = gemma_layer_read(&v->gemma, &d->learned.file, i, h, spec, err);
+    spec->attn_scale = h->attn_scale;
     spec->attn_norm = v->attn_norm;
     spec->q_norm = v->q_norm;
     spec->k_norm = v->k_norm;

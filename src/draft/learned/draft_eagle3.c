@@ -89,6 +89,7 @@ typedef struct Eagle3 {
     float *attn_norms[EAGLE3_MAX_LAYERS]; /* the first one is that of the embedding */
     float *ffn_norms[EAGLE3_MAX_LAYERS];
     float *head_vectors[EAGLE3_MAX_LAYERS][EAGLE3_HEAD_VECTORS]; /* biases and norms of heads; NULL: none */
+    GemmaParts gemma[EAGLE3_MAX_LAYERS];
     float *hidden_norm, *stream_norm, *output_norm;
     float *mask_hidden; /* [S T] P-EAGLE: the streams of all rows of a block but the first */
     OwnEmbedding embedding;
@@ -111,6 +112,7 @@ static void close_eagle3(Drafter *drafter) {
         mem_free(e->attn_norms[i]);
         mem_free(e->ffn_norms[i]);
         for (int k = 0; k < EAGLE3_HEAD_VECTORS; k++) mem_free(e->head_vectors[i][k]);
+        gemma_layer_close(&e->gemma[i]);
     }
     own_embedding_close(&e->embedding);
     mem_free(e);
@@ -205,6 +207,8 @@ static int read_layer(Eagle3 *e, const Hparams *h, int32_t i, fr_error *err) {
                                      &spec->matrices[matrices[k].to], err);
     }
     if (!status) status = read_head_vectors(e, h, i, err);
+    if (!status) status = gemma_layer_read(&e->gemma[i], &e->eagle.learned.file, i, h, spec, err);
+    spec->attn_scale = h->attn_scale;
     spec->reads_pairs = i == 0;
     spec->attn_norm = i ? e->attn_norms[i] : NULL;
     spec->ffn_norm = e->ffn_norms[i];

@@ -213,6 +213,7 @@ enum {
 typedef struct DflashKeys {
     const DrafterFile *file;
     const Model *target;
+    const Hparams *shape; /* of the layers */
     StreamList streams;
     int32_t block, mask, window;
     bool is_causal, from_anchor, has_window[DFLASH_MAX_LAYERS];
@@ -237,5 +238,20 @@ int own_embedding_read(OwnEmbedding *e, LearnedDrafter *d, const char *name, int
 void own_embedding_close(OwnEmbedding *e);
 /* Makes a rope, whose frequencies are divided by the tensor `name` [n_rot / 2] if the file has it. */
 int own_rope_open(Rope *rope, DrafterFile *f, const RopeParams *params, const char *name, fr_error *err);
+
+/* ---- layers of the form of Gemma 4's (gemma_layer.c) --------------------------------------------------------- */
+
+/* The vectors that such a layer has in addition; NULL in another layer. */
+typedef struct GemmaParts {
+    float *post_attn_norm, *post_ffn_norm; /* [H] */
+    float *v_norm;                         /* [head_dim] ones */
+} GemmaParts;
+
+/* Returns whether that layer of the file is of this form. Such a layer need not have a value projection. */
+bool gemma_layer_in(const DrafterFile *f, int32_t i_layer);
+/* If it is, reads what it has in addition into *g, on a zeroed struct, and completes the spec, whose matrices must have
+ * been read. After a failure gemma_layer_close is safe. */
+int gemma_layer_read(GemmaParts *g, DrafterFile *f, int32_t i_layer, const Hparams *h, LayerSpec *spec, fr_error *err);
+void gemma_layer_close(GemmaParts *g);
 
 #endif

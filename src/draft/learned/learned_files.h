@@ -176,7 +176,7 @@ enum { SPACE_MAX_MASKS = 8, SPACE_MAX_BLOCKS = 4 };
  *   L number of layers, which is 1 in llama.cpp's files
  *
  * Keys: those of layers of the architecture llama (block_count L, embedding_length H, feed_forward_length F,
- *   attention.*, rope.*),
+ *   attention.*, rope.*; attention.scale, a factor of scores, is 1 / sqrt(head size) if it is missing or 0),
  *   eagle3.target_layers         S numbers of layers that have run when a stream is read; extract_layers in older files
  *   eagle3.target_hidden_size    T
  *   eagle3.norm_before_residual  the residual stream of the layer begins with the normed hidden state
@@ -223,13 +223,23 @@ enum { EAGLE3_HEAD_VECTORS = 6 };
 #define EAGLE3_EMBEDDING "token_embd.weight"
 #define EAGLE3_ROPE_FACTORS "rope_freqs.weight"
 
+/* ---- layers of the form of Gemma 4's, of eagle3 and dflash ------------------------------------------------- */
+
+/* The names of what such a layer has in addition are those of llama.cpp's files of dflash: printf formats that take the
+ * layer. The last one is optional, and so is attn_v.weight, whose place attn_k.weight takes; heads of eagle3's files
+ * rotate pairs, so that these have both. Scores are multiplied by attention.scale, which is 1 in these files. */
+#define GEMMA_POST_ATTN_NORM "blk.%d.post_attention_norm.weight" /* [H], as the next one */
+#define GEMMA_POST_FFN_NORM "blk.%d.post_ffw_norm.weight"
+#define GEMMA_OUT_SCALE "blk.%d.layer_output_scale.weight" /* [1] */
+
 /* ---- dflash ------------------------------------------------------------------------------------------------ */
 
 /* Names of keys and tensors are those of llama.cpp's files of the architecture dflash, so that these are read as they
  * are. In a published file the keys have no prefix before DFLASH. S, T and D are those of eagle3, L is the number of
  * layers.
  *
- * Keys: those of layers of the architecture qwen3 (block_count L, embedding_length H, attention.*, rope.*), and
+ * Keys: those of layers of the architecture qwen3 (block_count L, embedding_length H, attention.*, rope.*), with
+ *   attention.scale as in eagle3, and
  *   dflash.block_size            slots of a block
  *   dflash.target_layers         S numbers of layers that have run when a stream is read
  *   dflash.mask_token_id         the token of the slots to be predicted; in a published file
