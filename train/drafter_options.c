@@ -10,12 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_STEPS_AHEAD = 8 };
-
 static int parse_step_weights(void *to, const char *text, fr_error *err) {
     DrafterSettings *s = to;
     const char *at = text;
-    for (s->n_step_weights = 0; s->n_step_weights < MOST_STEPS_AHEAD; at++) {
+    for (s->n_step_weights = 0; s->n_step_weights < TRAIN_MAX_STEPS_AHEAD; at++) {
         char *end;
         double w = strtod(at, &end);
         if (end == at || !(w >= 0 && w <= 1e6)) break;
@@ -24,12 +22,13 @@ static int parse_step_weights(void *to, const char *text, fr_error *err) {
         if (!*at) return FR_OK;
         if (*at != ',') break;
     }
-    return error_set(err, FR_ERR_ARGUMENT, "must be 1 to %d numbers from 0 to 1e6 joined by commas", MOST_STEPS_AHEAD);
+    return error_set(err, FR_ERR_ARGUMENT, "must be 1 to %d numbers from 0 to 1e6 joined by commas",
+                     TRAIN_MAX_STEPS_AHEAD);
 }
 
 const Option train_steps_options[] = {
     {.key = "steps-ahead",
-     OPT_INT(DrafterSettings, loss.n_steps, 1, MOST_STEPS_AHEAD),
+     OPT_INT(DrafterSettings, loss.n_steps, 1, TRAIN_MAX_STEPS_AHEAD),
      .section = "The drafter",
      .default_help = "lyanna, space, eagle3 and mtp 3, medusa and hydra 4, redrafter 5, eagle by its --recipe",
      .help = "number of tokens that it learns to predict one after another"},

@@ -104,6 +104,8 @@ bool train_streams_fit(const StreamSettings *s, const StreamList *list);
 /* Makes the target keep these streams. */
 int train_streams_keep(FrozenTarget *target, const StreamList *list, fr_error *err);
 
+enum { TRAIN_MAX_STEPS_AHEAD = 8 };
+
 /* The options of `forerun train medusa` and `forerun train hydra`. */
 
 typedef struct HeadsSettings {

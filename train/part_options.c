@@ -69,9 +69,11 @@ int train_streams_keep(FrozenTarget *target, const StreamList *list, fr_error *e
 
 /* ---- heads: medusa and hydra ------------------------------------------------------------------------------------ */
 
+enum { MOST_BLOCKS = 8 };
+
 const Option train_heads_options[] = {
     {.key = "blocks",
-     OPT_INT(HeadsSettings, n_blocks, 1, 8),
+     OPT_INT(HeadsSettings, n_blocks, 1, MOST_BLOCKS),
      .section = "The drafter",
      .default_help = "those of --init; else 1",
      .help = "residual blocks of each head"},
@@ -92,8 +94,11 @@ static int read_heads(const char *method, const char *init, const Model *target,
     DrafterFile f;
     int output = 0;
     int status = drafter_file_open(&f, init, method, target, err);
-    if (!status) status = drafter_file_int(&f, learned_name(method, "head_count").text, 1, 8, &out->n_heads, err);
-    if (!status) status = drafter_file_int(&f, learned_name(method, "block_count").text, 1, 8, &out->n_blocks, err);
+    if (!status)
+        status = drafter_file_int(&f, learned_name(method, "head_count").text, 1, TRAIN_MAX_STEPS_AHEAD, &out->n_heads,
+                                  err);
+    if (!status)
+        status = drafter_file_int(&f, learned_name(method, "block_count").text, 1, MOST_BLOCKS, &out->n_blocks, err);
     if (!status) status = drafter_file_choice(&f, learned_name(method, "output").text, outputs, &output, err);
     out->has_own_output = output == 1;
     drafter_file_close(&f);

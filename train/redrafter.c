@@ -11,27 +11,52 @@
 typedef struct RedrafterSettings {
     DrafterSettings drafter;
     InfoSettings info;
-    int32_t n_blocks;
-    bool starts_at_embedding;
+    int32_t n_blocks; /* NOT_GIVEN */
+    int start;        /* the index of the choice of --start, or NOT_GIVEN */
 } RedrafterSettings;
 
-static RedrafterSettings settings = {.drafter.loss.n_steps = 5};
+enum { NOT_GIVEN = -1, USUAL_BLOCKS = 2 };
+
+static RedrafterSettings settings = {.drafter.loss.n_steps = 5, .n_blocks = NOT_GIVEN, .start = NOT_GIVEN};
 static RedrafterNet net; /* used by the trainer; its shape follows the target */
 
 static const Option option_table[] = {
     {.key = "blocks",
-     OPT_INT(RedrafterSettings, n_blocks, 0, 16),
+     OPT_INT(RedrafterSettings, n_blocks, 0, REDRAFTER_MAX_BLOCKS),
      .section = "The drafter",
-     .default_value = "2",
+     .default_help = "those of --init; else 2",
      .help = "residual blocks of its head"},
     {.key = "start",
-     OPT_CHOICE(RedrafterSettings, starts_at_embedding, "zero", "embedding"),
-     .default_value = "zero",
+     OPT_CHOICE(RedrafterSettings, start, "zero", "embedding"),
+     .default_help = "that of --init; else zero",
      .help = "initial state: one step of the recurrence from zeros and the pending token, as in the released code "
              "(zero); or that token's embedding, as "
              "in the paper (embedding)"},
     {.key = NULL},
 };
+
+/* Sets the shape of the network: that of the file of --init, which options must not contradict, or what was given. */
+static int choose_shape(const char *init, const Model *target, fr_error *err) {
+    static const char *const starts[] = {"zero", "embedding", NULL};
+    int start = settings.start == NOT_GIVEN ? 0 : settings.start, status = FR_OK;
+    net.n_blocks = settings.n_blocks == NOT_GIVEN ? USUAL_BLOCKS : settings.n_blocks;
+    if (init) {
+        DrafterFile f;
+        status = drafter_file_open(&f, init, "redrafter", target, err);
+        if (!status)
+            status = drafter_file_int(&f, REDRAFTER_KEY_BLOCK_COUNT, 0, REDRAFTER_MAX_BLOCKS, &net.n_blocks, err);
+        if (!status) status = drafter_file_choice(&f, REDRAFTER_KEY_START, starts, &start, err);
+        drafter_file_close(&f);
+    }
+    net.starts_at_embedding = start == 1;
+    const char *other = settings.n_blocks != NOT_GIVEN && settings.n_blocks != net.n_blocks ? "blocks"
+                        : settings.start != NOT_GIVEN && settings.start != start            ? "start"
+                                                                                            : NULL;
+    if (status || !other) return status;
+    return error_set(err, FR_ERR_MISMATCH,
+                     "%s: cannot be continued with these options: its --%s is another; leave that option out", init,
+                     other);
+}
 
 static int open_redrafter(Trainer **out, const TrainArgs *a, const Gguf *source, char *signature, size_t n_signature,
                           fr_error *err) {
@@ -41,12 +66,11 @@ static int open_redrafter(Trainer **out, const TrainArgs *a, const Gguf *source,
         const Hparams *h = &target.model->hparams;
         net = (RedrafterNet){.C = h->n_embd,
                              .V = h->n_vocab,
-                             .n_blocks = settings.n_blocks,
                              .info = train_info_shape("redrafter", &target, settings.info.rank),
-                             .starts_at_embedding = settings.starts_at_embedding,
                              .token_std = start_token_std(target.embd, h->n_vocab, h->n_embd),
                              .loss = train_drafter_loss(&settings.drafter, &target, false)};
-        status = train_info_check(&net.info, err);
+        status = choose_shape(a->init, target.model, err);
+        if (!status) status = train_info_check(&net.info, err);
     }
     if (status) {
         frozen_close(&target);

@@ -2,6 +2,7 @@
  * takes more steps ahead, files that do not fit are refused, and --resume checks the initial file. Also tests
  * --step-weights, with which a curriculum is tuned. */
 #define DIR "build/test-train-init"
+#include "model_patch.h"
 #include "random_model.h"
 #include "train_rig.h"
 
@@ -100,6 +101,9 @@ static void what_is_not_given_comes_from_the_file(void **state) {
     train("train hydra" OPTIONS "--steps 1 -o " FIRST, "--prefix");
     train("train hydra" OPTIONS "--steps 1 -o " OUT, "--init " FIRST);
     cli_expect("inspect --tensors " OUT, 0, "hydra.prefix.output_norm.weight");
+    train("train redrafter" OPTIONS "--steps 1 -o " FIRST, "--start embedding --blocks 1");
+    train("train redrafter" OPTIONS "--steps 1 -o " OUT, "--init " FIRST);
+    cli_expect("inspect --json " OUT, 0, "redrafter.start\": \"embedding\"");
 }
 
 static double first_accuracy(const char *log, int i) {
@@ -129,6 +133,18 @@ static void lyanna_begins_from_an_eagle(void **state) {
                "--chain=parallel cannot continue an EAGLE drafter");
     train("train eagle" OPTIONS "--rank 8", "--steps 1 -o " FIRST);
     cli_expect("train lyanna" OPTIONS "--steps 1 -o " OUT " --init " FIRST " 2>&1", 1, "has token info");
+}
+
+/* Changes the number of heads that a file of medusa names. */
+static void set_head_count(const char *path, uint32_t n) {
+    static const char key[] = "medusa.head_count";
+    ModelPatch p;
+    model_patch_open(&p, path);
+    char *at = memmem(p.bytes, p.n, key, strlen(key));
+    assert_non_null(at);
+    memcpy(at + strlen(key) + sizeof(uint32_t), &n, sizeof n); /* after the type of the value */
+    model_patch_write(&p, path);
+    model_patch_close(&p);
 }
 
 static void files_that_do_not_fit_are_refused(void **state) {
@@ -165,6 +181,13 @@ static void files_that_do_not_fit_are_refused(void **state) {
     train("train medusa" OPTIONS "--lm-head target", "--steps 1 -o " FIRST);
     cli_expect("train medusa" OPTIONS "--lm-head target --steps-ahead 5 -o " OUT " --init " FIRST " 2>&1", 1,
                "its --steps-ahead is another; leave that option out");
+    set_head_count(FIRST, 9);
+    cli_expect("train medusa" OPTIONS "-o " OUT " --init " FIRST " 2>&1", 1, "medusa.head_count");
+    train("train redrafter" OPTIONS, "--steps 1 -o " FIRST);
+    cli_expect("train redrafter" OPTIONS "--start embedding -o " OUT " --init " FIRST " 2>&1", 1,
+               "its --start is another; leave that option out");
+    cli_expect("train redrafter" OPTIONS "--blocks 3 -o " OUT " --init " FIRST " 2>&1", 1,
+               "its --blocks is another; leave that option out");
     assert_false(train_rig_exists(OUT));
 }
 
