@@ -21,6 +21,7 @@ static const struct {
     {"lyanna:file=models/lyanna.gguf", 3.0}, {"lyanna:file=models/lyanna-paper.gguf", 3.0},
     {"eagle:file=models/eagle.gguf", 3.0},   {"redrafter:file=models/redrafter.gguf", 2.1},
     {"medusa:file=models/medusa.gguf", 1.5}, {"hydra:file=models/hydra.gguf", 1.8},
+    {"space:file=models/space.gguf", 1.3},
 };
 enum { N_DRAFTERS = sizeof drafters / sizeof *drafters };
 
