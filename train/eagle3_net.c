@@ -277,17 +277,6 @@ static void learn_positions(const Eagle3Net *n, const Eagle3Tensors *w, const Ea
     }
 }
 
-/* Makes the next predictions of the blocks at a step the current positions, from block *from on. */
-static bool next_of_blocks(Eagle3Acts *a, const TrainSequence *seq, int32_t step, int32_t *from) {
-    int32_t positions[HEAD_LOSS_ROWS], n_found = 0;
-    for (; *from < a->layer.n_chains && n_found < HEAD_LOSS_ROWS; ++*from) {
-        int32_t p = a->layer.chains[*from] + step;
-        if (p < seq->T && seq->loss_mask[p]) positions[n_found++] = p;
-    }
-    if (n_found) head_loss_at(&a->loss, seq, positions, n_found);
-    return n_found > 0;
-}
-
 /* Computes the loss of the steps after the first at the drawn positions, as an estimate of that at all positions. */
 static void learn_blocks(const Eagle3Net *n, const Eagle3Tensors *w, const Eagle3Tensors *dw, Eagle3Acts *a,
                          const TrainSequence *seq, double weight, TrainSums *sums) {
@@ -295,7 +284,7 @@ static void learn_blocks(const Eagle3Net *n, const Eagle3Tensors *w, const Eagle
     if (a->layer.n_chains == 0) return;
     double ratio = (double)a->layer.n_candidates / a->layer.n_chains;
     for (int32_t step = 2; step <= n->layer.n_steps; step++)
-        for (int32_t from = 0; next_of_blocks(a, seq, step, &from);)
+        for (int32_t from = 0; head_loss_next_drawn(&a->loss, seq, a->layer.chains, a->layer.n_chains, step, &from);)
             learn_positions(n, w, dw, a, seq, step, step, ratio * weight, &drawn);
     anchors_add_sums(&drawn, ratio, sums);
 }

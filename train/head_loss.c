@@ -116,6 +116,17 @@ void head_loss_at(HeadLoss *h, const TrainSequence *seq, const int32_t *position
     find_dist(h, seq);
 }
 
+bool head_loss_next_drawn(HeadLoss *h, const TrainSequence *seq, const int32_t *places, int32_t n, int32_t step,
+                          int32_t *from) {
+    int32_t positions[HEAD_LOSS_ROWS], n_found = 0;
+    for (; *from < n && n_found < HEAD_LOSS_ROWS; ++*from) {
+        int32_t p = places[*from] + step;
+        if (p < seq->T && seq->loss_mask[p]) positions[n_found++] = p;
+    }
+    if (n_found) head_loss_at(h, seq, positions, n_found);
+    return n_found > 0;
+}
+
 /* Returns how many tokens rank before token k by x, ties going to the lower token. */
 static int64_t rank_of(const real *x, int64_t n, int64_t k) {
     int64_t rank = 0;

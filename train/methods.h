@@ -159,7 +159,8 @@ void train_info_signature(const InfoShape *s, char *signature, size_t n_signatur
 
 typedef struct UnrollSettings {
     DrafterSettings drafter;
-    int32_t n_ff; /* 0: the target's */
+    int32_t n_ff;      /* 0: the target's */
+    int32_t n_anchors; /* UnrollShape; 0: all */
     bool has_confidence;
 } UnrollSettings;
 

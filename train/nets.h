@@ -79,6 +79,10 @@ void head_loss_close(HeadLoss *h); /* a zeroed one is fine */
 bool head_loss_next(HeadLoss *h, const TrainSequence *seq, int32_t *from);
 /* Makes these the current positions, which are n <= HEAD_LOSS_ROWS in ascending order, all in the loss mask. */
 void head_loss_at(HeadLoss *h, const TrainSequence *seq, const int32_t *positions, int32_t n);
+/* Makes the next positions that a step predicts from n places, in ascending order, the current ones, from place *from
+ * on, which advances. False: there are none left. */
+bool head_loss_next_drawn(HeadLoss *h, const TrainSequence *seq, const int32_t *places, int32_t n, int32_t step,
+                          int32_t *from);
 
 /* Step s at the current positions. x: [T][C] the drafter's rows by the position t they start from, so position p reads
  * row p - s (positions below s are left out). w: [V][C] the output matrix. info: [n][V] is added to the logits, or

@@ -179,6 +179,11 @@ const Option train_unroll_options[] = {
      .values = (const int32_t[]){REGRESSION_SMOOTH_L1, REGRESSION_MSE},
      .default_value = "smooth-l1",
      .help = "loss between hidden states"},
+    {.key = "anchors",
+     OPT_INT(UnrollSettings, n_anchors, 1, 1 << 20),
+     .default_help = "all",
+     .help = "places of a sequence, drawn at random each time, from which the steps after the first are learned; fewer "
+             "of them make a training step shorter"},
     {.key = "confidence",
      OPT_FLAG(UnrollSettings, has_confidence),
      .help = "also train a head that predicts from each state whether the best token will be accepted; drafts are then "
@@ -198,6 +203,7 @@ UnrollShape train_unroll_shape(const char *method, const FrozenTarget *target, c
                          .rms_eps = h->rms_eps,
                          .rope = &m->ropes[0],
                          .n_steps = s->drafter.loss.n_steps,
+                         .n_anchors = s->n_anchors,
                          .fuses_token = true,
                          .state_gradient = 1,
                          .fc_std = start_token_std(target->embd, h->n_vocab, h->n_embd),
@@ -215,5 +221,7 @@ int train_unroll_open(Trainer **out, FrozenTarget *target, const NetClass *class
     size_t n = strlen(signature);
     snprintf(signature + n, n_signature - n, " ff=%d regression=%s%s", shape->n_ff,
              regressions[s->drafter.loss.regression], s->has_confidence ? " confidence=on" : "");
+    n = strlen(signature);
+    if (s->n_anchors) snprintf(signature + n, n_signature - n, " anchors=%d", s->n_anchors);
     return train_drafter_open(out, target, class, net, &s->drafter, a, signature, n_signature, err);
 }

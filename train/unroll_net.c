@@ -4,7 +4,11 @@
  *
  * with f from unroll_layer.c and, if their ranks are not 0, info and gate from token_info_net.c. The info at a position
  * is the same for all steps that predict there, so it is computed once, and its gradient is the sum over them. With
- * info_skips_first the first step has neither info nor gate. Test: test_train_drafters.c, with both networks. */
+ * info_skips_first the first step has neither info nor gate.
+ *
+ * With layer.n_anchors the steps after the first are learned only at chains that are drawn anew whenever the sequence
+ * is, each with the weight of those that it stands for. Most of what a step costs is products with the vocabulary, so
+ * that a training of equal time has more steps. Test: test_train_drafters.c, with both networks. */
 #include "base/math_functions.h"
 #include "base/mem.h"
 #include "draft/learned/learned_files.h"
@@ -112,15 +116,17 @@ static void *unroll_net_acts_open(const void *net, int32_t max_length, fr_error 
     return NULL;
 }
 
-/* Computes the loss of all steps at the current positions. */
+/* Computes the loss of the steps `first` to `last`, counted from 0, at the current positions. */
 static void learn_positions(const UnrollNet *n, real *const *w, real *const *dw, UnrollNetActs *a,
-                            const TrainSequence *seq, double weight, TrainSums *sums) {
+                            const TrainSequence *seq, int32_t first, int32_t last_step, double weight,
+                            TrainSums *sums) {
+    bool wants_info = last_step > 0 || !n->info_skips_first;
     int32_t of_layer = unroll_n_tensors(&n->layer), before_gate = of_layer + info_n_tensors(&n->info);
     int32_t last = unroll_net_n_tensors(n) - 1;
     real *const *gate_w = w + before_gate, *const *gate_dw = dw ? dw + before_gate : NULL;
-    info_forward(&a->info, &n->info, w + of_layer, &a->loss, seq);
-    gate_forward_tokens(&a->gate, &n->gate, gate_w, &a->loss, seq);
-    for (int32_t i = 0; i < n->layer.n_steps; i++) {
+    if (wants_info) info_forward(&a->info, &n->info, w + of_layer, &a->loss, seq);
+    if (wants_info) gate_forward_tokens(&a->gate, &n->gate, gate_w, &a->loss, seq);
+    for (int32_t i = first; i <= last_step; i++) {
         UnrollStep *step = &a->layer.steps[i];
         bool has_info = i > 0 || !n->info_skips_first, has_gate = n->gate.rank > 0 && has_info;
         real *info = has_info ? a->info.info : NULL, *dinfo = has_info ? a->info.dinfo : NULL;
@@ -136,9 +142,22 @@ static void learn_positions(const UnrollNet *n, real *const *w, real *const *dw,
         if (dw && has_gate)
             gate_backward_step(&a->gate, &n->gate, gate_w, gate_dw, &a->loss, i + 1, step->df, a->info.dinfo);
     }
-    if (!dw) return;
+    if (!dw || !wants_info) return;
     info_backward(&a->info, &n->info, w + of_layer, dw + of_layer);
     gate_backward_tokens(&a->gate, &n->gate, gate_dw, &a->loss);
+}
+
+/* Computes the loss of the steps after the first at the drawn chains, as an estimate of that at all positions. */
+static void learn_drawn(const UnrollNet *n, real *const *w, real *const *dw, UnrollNetActs *a, const TrainSequence *seq,
+                        double weight, TrainSums *sums) {
+    const UnrollActs *layer = &a->layer;
+    TrainSums drawn = {0};
+    if (layer->n_chains == 0) return;
+    double ratio = (double)layer->n_candidates / layer->n_chains;
+    for (int32_t i = 1; i < n->layer.n_steps; i++)
+        for (int32_t from = 0; head_loss_next_drawn(&a->loss, seq, layer->chains, layer->n_chains, i + 1, &from);)
+            learn_positions(n, w, dw, a, seq, i, i, ratio * weight, &drawn);
+    anchors_add_sums(&drawn, ratio, sums);
 }
 
 static void unroll_net_learn(const void *net, real *const *w, real *const *dw, void *acts, const TrainSequence *seq,
@@ -147,7 +166,10 @@ static void unroll_net_learn(const void *net, real *const *w, real *const *dw, v
     UnrollNetActs *a = acts;
     unroll_forward(&n->layer, w, &a->layer, seq);
     if (dw) unroll_zero(&n->layer, &a->layer, seq);
-    for (int32_t from = 1; head_loss_next(&a->loss, seq, &from);) learn_positions(n, w, dw, a, seq, weight, sums);
+    int32_t last = n->layer.n_anchors ? 0 : n->layer.n_steps - 1;
+    for (int32_t from = 1; head_loss_next(&a->loss, seq, &from);)
+        learn_positions(n, w, dw, a, seq, 0, last, weight, sums);
+    if (n->layer.n_anchors) learn_drawn(n, w, dw, a, seq, weight, sums);
     if (dw) unroll_backward(&n->layer, w, dw, &a->layer);
 }
 

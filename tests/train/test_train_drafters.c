@@ -43,12 +43,12 @@ static const UnrollShape layer = {.C = C,
                                   .fuses_token = true,
                                   .state_gradient = 1};
 
-static NetCase cases[58];
+static NetCase cases[61];
 static int n_cases;
 static MedusaNet medusas[2];
 static HydraNet hydras[2];
 static RedrafterNet redrafter;
-static UnrollNet eagles[5], lyannas[16];
+static UnrollNet eagles[6], lyannas[18];
 static SpaceNet spaces[3];
 static Eagle3Net eagle3s[8];
 static DflashNet dflashes[14];
@@ -117,7 +117,10 @@ static void learn_from_kept_states(const void *net, double *const *w, double *co
         return;
     }
     forward_from_kept_states(&n->layer, w, &a->layer, seq);
-    for (int32_t from = 1; head_loss_next(&a->loss, seq, &from);) learn_positions(n, w, NULL, a, seq, weight, sums);
+    int32_t last = n->layer.n_anchors ? 0 : n->layer.n_steps - 1;
+    for (int32_t from = 1; head_loss_next(&a->loss, seq, &from);)
+        learn_positions(n, w, NULL, a, seq, 0, last, weight, sums);
+    if (n->layer.n_anchors) learn_drawn(n, w, NULL, a, seq, weight, sums);
 }
 
 static NetClass kept_states_class; /* lyanna, with that loss */
@@ -295,6 +298,8 @@ static int make_cases(void **state) {
     add_eagle(&eagles[2], "eagle, token info", &both_losses, 3);
     add_eagle(&eagles[3], "eagle, one step, hard labels, token info", &hard_labels, 2);
     add_eagle(&eagles[4], "eagle, weighted steps", &weighted_steps, 0);
+    add_eagle(&eagles[5], "eagle, token info, drawn chains", &both_losses, 3);
+    eagles[5].layer.n_anchors = 4;
     add_lyanna(&lyannas[0], "lyanna", &both_losses, 3, 0, true);
     add_lyanna(&lyannas[1], "lyanna, hot tokens", &soft_labels, 3, sizeof hot / sizeof *hot, true);
     add_lyanna(&lyannas[2], "lyanna, no token info", &soft_labels, 0, 0, true);
@@ -314,6 +319,11 @@ static int make_cases(void **state) {
     lyannas[10].gate = (GateShape){.method = "lyanna", .C = C, .V = V, .rank = 4};
     lyannas[12].layer.is_parallel = true;
     add_separate(&lyannas[13], "lyanna, a first layer without a norm", &both_losses, 0, 1);
+    add_separate(&lyannas[16], "lyanna, a later layer and drawn chains", &weighted_steps, 3, 0.3);
+    lyannas[16].layer.n_anchors = 5;
+    add_lyanna(&lyannas[17], "lyanna, a gate and drawn chains", &both_losses, 3, 0, true);
+    lyannas[17].gate = (GateShape){.method = "lyanna", .C = C, .V = V, .rank = 4};
+    lyannas[17].layer.n_anchors = 3;
     add_lyanna(&lyannas[14], "lyanna, all steps without a norm", &both_losses, 2, 0, true);
     lyannas[13].layer.has_attn_norm = lyannas[14].layer.has_attn_norm = false;
     add_space(&spaces[0], "space", &soft_labels, 0);

@@ -362,6 +362,54 @@ static void lyanna_drafts_as_the_network_computes(void **state) {
     close_target();
 }
 
+static double loss_of(const UnrollNet *net, const TrainSequence *seq) {
+    TrainSums sums = {0};
+    void *acts = lyanna_net_class.acts_open(net, seq->T, NULL);
+    assert_non_null(acts);
+    lyanna_net_class.learn(net, weights, NULL, acts, seq, 0, &sums);
+    lyanna_net_class.acts_close(acts);
+    return sums.loss;
+}
+
+/* The loss of a few chains is a function of the seed and the sequence's number, and its mean is the loss of all. */
+static void chains_are_drawn_without_bias(void **state) {
+    (void)state;
+    enum { N = 100, T = LENGTH };
+    int32_t tokens[T + 1];
+    uint8_t loss_mask[T];
+    fr_error err;
+    open_target("llama");
+    rank = 16, n_hot = 0, gate_rank = 0, first_token = is_separate = true, is_parallel = false;
+    UnrollNet net = lyanna_of(learning);
+    Trainer *t = train(&lyanna_net_class, &net, "build/train-lyanna.gguf");
+    float *hidden = mem_alloc((size_t)(T * net.layer.C) * sizeof *hidden);
+    take_weights(t);
+    rig_tokens(5, frozen.model->hparams.n_vocab, tokens, T + 1);
+    for (int32_t i = 0; i < T; i++) loss_mask[i] = i % 5 != 2;
+    if (frozen_read(&frozen, tokens, T, hidden, NULL, &err)) fail_msg("%s", err.message);
+    TrainSequence seq = {T, tokens, loss_mask, hidden, frozen.embd, frozen.head, NULL, NULL, 3, 0};
+    double all = loss_of(&net, &seq), sum = 0;
+    int32_t n_repeated = 0;
+    net.layer.n_anchors = 4;
+    for (seq.i_sequence = 0; seq.i_sequence < N; seq.i_sequence++) {
+        double one = loss_of(&net, &seq);
+        n_repeated += one == loss_of(&net, &seq);
+        sum += one;
+    }
+    assert_int_equal(n_repeated, N);
+    if (!(fabs(sum / N / all - 1) < 0.05)) fail_msg("the mean is %g, and the loss of all chains %g", sum / N, all);
+    seq.i_sequence = 0;
+    double first = loss_of(&net, &seq);
+    seq.seed = 4;
+    assert_true(loss_of(&net, &seq) != first);
+    net.layer.n_anchors = T;
+    assert_true(fabs(loss_of(&net, &seq) / all - 1) < 1e-5);
+    is_separate = false;
+    mem_free(hidden);
+    t->class->close(t);
+    close_target();
+}
+
 /* The output of fc for a token has a mean square of about 1, as hidden states have. */
 static void token_columns_start_at_the_right_size(void **state) {
     (void)state;
@@ -514,6 +562,7 @@ int main(void) {
         cmocka_unit_test(eagle_drafts_as_the_network_computes),
         cmocka_unit_test(lyanna_drafts_as_the_network_computes),
         cmocka_unit_test(the_confidence_is_the_networks),
+        cmocka_unit_test(chains_are_drawn_without_bias),
         cmocka_unit_test(token_columns_start_at_the_right_size),
         cmocka_unit_test(the_layer_adds_nothing_at_first),
         cmocka_unit_test(later_steps_may_learn_only_tokens),
