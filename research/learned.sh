@@ -35,7 +35,7 @@ shopt -s inherit_errexit
 : "${FORERUN:=build/forerun}" "${TARGET:=models/target.gguf}" "${CORPUS:=../shared/data/corpus}"
 : "${DATA:=build/learned}" "${OUT:=build/learned}"
 : "${EVERY:=1}" "${FORM_STEPS=}" "${METHODS:=lyanna eagle redrafter hydra medusa}" "${MINUTES:=20}" "${LYANNA=}" "${CURRICULUM=}"
-: "${SEEDS:=1 2 3}" "${FORMS:=paper separate eagle hass eagle-hass paper-1-3-5 separate-1-3-5 redrafter hydra hydra-own hydra-plus medusa space eagle3 dflash dspark}"
+: "${SEEDS:=1 2 3}" "${FORMS:=paper separate separate-drawn eagle hass eagle-hass paper-1-3-5 separate-1-3-5 redrafter hydra hydra-own hydra-plus medusa space eagle3 dflash dspark}"
 mkdir -p "$DATA" "$OUT"
 
 # The target continues the beginnings of some texts of each kind, half of them greedily, half at temperature 0.8.
@@ -123,13 +123,14 @@ stage_drafters() {
   for method in $METHODS; do train_method "$method"; done
 }
 
-# Eagle as published, HASS, and both one after the other; lyanna in the paper's form and in the separate one, and both in phases of 1, 3
-# and 5 steps ahead, of which the separate form begins as an eagle that looks one step ahead; hydra with the target's LM head and with
+# Eagle as published, HASS, and both one after the other; lyanna in the paper's form and in the separate one, this also with its later steps
+# learned at drawn places, and both in phases of 1, 3 and 5 steps ahead, of which the separate form begins as an eagle that looks one step ahead; hydra with the target's LM head and with
 # heads of its own; dspark is dflash with a Markov head.
 train_form() { # FORM SEED
   local name=$1.$2 seed="--seed $2"
   case $1 in
     paper | separate) train_for "$MINUTES" "$name" lyanna 0.005 --form $1 $seed ;;
+    separate-drawn) train_for "$MINUTES" "$name" lyanna 0.005 --form separate --anchors 32 $seed ;;
     paper-1-3-5) train_phases "$name" 0.005 "--form paper $seed" "lyanna --steps-ahead 1" "lyanna --steps-ahead 3" "lyanna --steps-ahead 5" ;;
     separate-1-3-5) train_phases "$name" 0.005 "$seed" "eagle --recipe eagle" "lyanna --form separate --steps-ahead 3" \
       "lyanna --form separate --steps-ahead 5" ;;
