@@ -219,6 +219,11 @@ int train_unroll_open(Trainer **out, FrozenTarget *target, const NetClass *class
                       const UnrollSettings *s, const UnrollShape *shape, const TrainArgs *a, char *signature,
                       size_t n_signature, fr_error *err) {
     size_t n = strlen(signature);
+    if (s->n_anchors && shape->n_steps == 1) {
+        frozen_close(target);
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "--anchors has no effect with one step ahead: pass --steps-ahead=N or leave it out");
+    }
     snprintf(signature + n, n_signature - n, " ff=%d regression=%s%s", shape->n_ff,
              regressions[s->drafter.loss.regression], s->has_confidence ? " confidence=on" : "");
     n = strlen(signature);

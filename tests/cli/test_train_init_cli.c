@@ -188,6 +188,8 @@ static void files_that_do_not_fit_are_refused(void **state) {
                "its --start is another; leave that option out");
     cli_expect("train redrafter" OPTIONS "--blocks 3 -o " OUT " --init " FIRST " 2>&1", 1,
                "its --blocks is another; leave that option out");
+    cli_expect("train eagle" OPTIONS "--recipe eagle --anchors 4 -o " OUT " 2>&1", 2,
+               "--anchors has no effect with one step ahead");
     assert_false(train_rig_exists(OUT));
 }
 
