@@ -74,6 +74,7 @@ static int read_gemma(const Import *x, ImportShape *s, fr_error *err) {
                 "supported",
                 published_path(x->from));
     s->rope = json_object_get(s->rope, kind);
+    if (!json_is_object(s->rope)) return import_refuse_config(x, "rope_parameters", err);
     s->has_values = !shares;
     int status = has_windows ? FR_OK
                              : import_config_int(x, s->layer, "global_head_dim", s->head_dim, &s->head_dim, err);
