@@ -124,6 +124,7 @@ typedef struct UnrollBlock {
 static int64_t q_width(const UnrollAttention *s) { return s->n_head * s->head_dim; }
 static int64_t kv_width(const UnrollAttention *s) { return s->n_head_kv * s->head_dim; }
 static int64_t p_width(const UnrollAttention *s) { return s->n_keys + s->n_own; }
+static real scale_of(const UnrollAttention *s) { return s->scale > 0 ? (real)s->scale : 1 / sqrt((real)s->head_dim); }
 
 static UnrollBlock unroll_block_of(const UnrollAttention *s, int64_t head, int64_t first) {
     int64_t left = s->n_rows - first;
@@ -152,7 +153,7 @@ static void make_room(real *p, int64_t n, real log_sum, real score) {
 
 static void unroll_forward_block(real *out, real *probs, const real *q, const UnrollAttention *s, int64_t head,
                                  UnrollBlock b) {
-    real c = 1 / sqrt((real)s->head_dim), *p = probs + b.p_at;
+    real c = scale_of(s), *p = probs + b.p_at;
     real_gemm(false, true, b.n, b.n_keys, s->head_dim, c, q + b.q_at, q_width(s), s->k + b.kv_at, kv_width(s), false, p,
               p_width(s));
     for (int64_t i = 0; i < b.n; i++, p += p_width(s)) {
@@ -224,7 +225,7 @@ void unroll_attention_backward(real *dq, real *dk, real *dv, real *const *own_dk
                                const real *dout, const real *probs, const real *q, real *scratch,
                                const UnrollAttention *s) {
     int64_t Q = q_width(s), K = kv_width(s), W = p_width(s), dim = s->head_dim;
-    real c = 1 / sqrt((real)dim);
+    real c = scale_of(s);
     for (int64_t head = 0; head < s->n_head; head++)
         for (int64_t first = 0; first < s->n_rows; first += UNROLL_BLOCK) {
             UnrollBlock b = unroll_block_of(s, head, first);

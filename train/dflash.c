@@ -200,6 +200,10 @@ static int check_form(const DrafterFile *f, const Hparams *h, fr_error *err) {
     if (keys.conv_taps > keys.block) what = "convolutions that are longer than a block";
     if (keys.block > DFLASH_MAX_BLOCK) what = "more than 16 slots in a block";
     if (keys.selector_top && drafter_file_has(f, DFLASH_MARKOV_BEFORE)) what = "both a Markov head and a selector";
+    if (drafter_file_has(f, DFLASH_CONFIDENCE ".weight") && !drafter_file_has(f, DFLASH_MARKOV_BEFORE))
+        what = "a confidence head without a Markov head";
+    if (drafter_file_has(f, "dflash_fc.weight") || drafter_file_has(f, "dflash.fc.weight"))
+        what = "tensor names of an older layout";
     if (!what) return FR_OK;
     return error_set(err, FR_ERR_UNSUPPORTED, "%s: has %s, which forerun train dflash does not support",
                      gguf_path(f->gguf), what);
@@ -275,7 +279,7 @@ static int plan_init(const TrainArgs *a, const FrozenTarget *target, fr_error *e
     Hparams h;
     int status = drafter_file_open(&f, a->init, "dflash", target->model, err);
     if (!status) status = dflash_read_keys(&h, &keys, &f, target->model, err);
-    if (!status) status = own_layers_check(&f, &h, "dflash", err);
+    if (!status) status = own_form_read(&net.form, &f, &h, err);
     if (!status) status = check_form(&f, &h, err);
     if (!status) status = own_rope_read(&rope, &net.rope_factors, &f, DFLASH_ROPE_FACTORS, &h.rope, &arena, err);
     if (!status) {

@@ -22,6 +22,8 @@
  * Rows. Row i N + a is slot i of anchor a of N. The keys of a slot of all anchors are then one array, as
  * unroll_attention_forward takes the own keys of its rows.
  *
+ * Layers may have the form of Gemma 4's (OwnForm): what both parts add and values then have norms.
+ *
  * DFlash 2 adds a convolution over the slots around both parts of each layer (dflash_conv.c) and a selector among the
  * best tokens of a position, with a loss of its own (dflash_selector.c). DSpark adds a bias to the logits that depends
  * on the token before, and an estimate of whether a token is accepted (dflash_markov.c).
@@ -120,6 +122,7 @@ static void set_keys(const void *net, GgufWriter *w) {
         gguf_set_u32(w, DFLASH DFLASH_KEY_SELECTOR_RANK, (uint32_t)n->selector_rank);
         gguf_set_u32(w, DFLASH DFLASH_KEY_SELECTOR_TOP, (uint32_t)n->selector_top);
     }
+    own_form_write(w, DFLASH, &n->form, n->n_layer);
     own_rope_write(w, DFLASH, &n->rope->params, DFLASH_ROPE_FACTORS, n->rope_factors);
     if (n->window) set_windows(n, w);
     gguf_set_f32(w, DFLASH "attention.layer_norm_rms_epsilon", n->rms_eps);
@@ -134,7 +137,8 @@ static void set_keys(const void *net, GgufWriter *w) {
 
 static bool keeps(const void *net, const char *name) {
     const DflashNet *n = net;
-    return own_vocabulary_keeps(&n->own, name) || (n->rope_factors && strcmp(name, DFLASH_ROPE_FACTORS) == 0);
+    return own_vocabulary_keeps(&n->own, name) || own_form_keeps(&n->form, n->n_layer, name) ||
+           (n->rope_factors && strcmp(name, DFLASH_ROPE_FACTORS) == 0);
 }
 
 /* ---- activations -------------------------------------------------------------------------------- */

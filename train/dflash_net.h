@@ -24,6 +24,7 @@ typedef struct DflashNet {
     bool has_window[DFLASH_MAX_LAYERS], windows_are_causal;
     bool has_head_norms;                 /* queries and keys have norms */
     bool has_sinks;                      /* attention has a score that no key has, for each head */
+    OwnForm form;                        /* of all layers */
     bool has_biases, has_output_bias;    /* of queries, keys and values; of what attention gives */
     bool qk_start_anew;                  /* as in UnrollShape */
     int32_t conv_taps, conv_group;       /* of BlockConv around both parts of each layer; taps 0: none */
@@ -106,10 +107,17 @@ typedef struct DflashHeads {
     real *rotated;   /* as raw */
 } DflashHeads;
 
+/* Values of some rows: with OwnForm.is_gemma before their norm, and after it. */
+typedef struct DflashValues {
+    real *raw, *rms; /* [rows][K], [rows][heads] */
+    real *out;       /* [rows][K] */
+} DflashValues;
+
 /* The activations of a layer; R rows of slots, n_ctx rows of context. */
 typedef struct DflashLayer {
     DflashHeads q, k, context_k;
-    real *v, *context_v;              /* [R][K], [n_ctx][K] */
+    DflashValues v, context_v;        /* of R rows, of n_ctx rows */
+    AddedRows attn_added, ffn_added;  /* of R rows, with OwnForm.is_gemma */
     real *x, *attn_normed, *attn_rms; /* [R][C] the input, [R][C], [R] */
     real *probs[DFLASH_MAX_BLOCK];    /* of each slot, as in UnrollAttention */
     real *attended, *x_mid;           /* [R][Q], [R][C] */
@@ -204,7 +212,7 @@ typedef struct DflashActs {
     DflashLayer *layers;                   /* [n_layer] */
     real *x, *x_rms, *out;                 /* [R][C] the last layer's output, [R], [R][C] after the final norm */
     real *delta;                           /* [R][C] */
-    real *dout, *dx, *dnormed;             /* [R][C] */
+    real *dout, *dx, *dnormed, *dadded;    /* [R][C] */
     real *dq, *dk, *dv, *dattended, *draw; /* [R][Q], [R][K] twice, [R][Q] twice */
     real *dcontext_k, *dcontext_v;         /* [n_ctx][K] */
     real *dgate, *dup, *dhidden;           /* [R][F] */

@@ -178,7 +178,7 @@ static bool first_layer_has(const DrafterFile *f, const char *what) {
 
 static int read_shape_of(DrafterFile *f, const Model *target, fr_error *err) {
     int status = eagle3_read_keys(&shape, &keys, f, target, err);
-    if (!status) status = own_layers_check(f, &shape, "eagle3", err);
+    if (!status) status = own_form_read(&net.form, f, &shape, err);
     if (!status) status = own_rope_read(&rope, &net.rope_factors, f, EAGLE3_ROPE_FACTORS, &shape.rope, &arena, err);
     if (!status) status = own_vocabulary_read(&net.own, &net.loss, f, net.V, shape.n_embd, &arena, err);
     if (!status) status = read_block(err);

@@ -103,20 +103,20 @@ static void run_later(const Eagle3Net *n, const Eagle3Tensors *w, Eagle3Acts *a,
     for (int32_t k = 0; k < n->n_later; k++) {
         UnrollStep *p = &a->later[k].steps[step];
         for (int32_t i = 0; i < p->n; i++) copy(p->x + i * C, f + p->chains[i] * C, C);
-        unroll_run_step(&a->later_shape, w->later[k], &a->later[k], step);
+        unroll_run_step(&a->shapes[1 + k], w->later[k], &a->later[k], step);
         f = p->f;
     }
 }
 
 void eagle3_layers_forward(const Eagle3Net *n, const Eagle3Tensors *w, Eagle3Acts *a, const TrainSequence *seq) {
     int64_t C = n->layer.C;
-    unroll_choose_rows(&n->layer, &a->layer, seq);
-    for (int32_t k = 0; k < n->n_later; k++) unroll_choose_rows(&a->later_shape, &a->later[k], seq);
+    unroll_choose_rows(&a->shapes[0], &a->layer, seq);
+    for (int32_t k = 0; k < n->n_later; k++) unroll_choose_rows(&a->shapes[1 + k], &a->later[k], seq);
     for (int32_t step = 0; step < n->layer.n_steps && a->layer.steps[step].n; step++) {
         const UnrollStep *p = &last_of(n, a)->steps[step];
         make_states(n, w, a, seq, step);
         make_pairs(n, w, a, seq, step);
-        unroll_run_step(&n->layer, w->slots, &a->layer, step);
+        unroll_run_step(&a->shapes[0], w->slots, &a->layer, step);
         run_later(n, w, a, step);
         for (int32_t i = 0; i < p->n; i++) {
             int64_t t = p->chains[i];
@@ -129,8 +129,8 @@ void eagle3_layers_forward(const Eagle3Net *n, const Eagle3Tensors *w, Eagle3Act
 /* ---- backward ----------------------------------------------------------------------------------- */
 
 void eagle3_layers_zero(const Eagle3Net *n, Eagle3Acts *a, const TrainSequence *seq) {
-    unroll_zero(&n->layer, &a->layer, seq);
-    for (int32_t k = 0; k < n->n_later; k++) unroll_zero(&a->later_shape, &a->later[k], seq);
+    unroll_zero(&a->shapes[0], &a->layer, seq);
+    for (int32_t k = 0; k < n->n_later; k++) unroll_zero(&a->shapes[1 + k], &a->later[k], seq);
     for (int32_t i = 0; i < n->layer.n_steps; i++) zero(a->dout[i], seq->T * (int64_t)n->layer.C);
     if (n->block) zero(a->dmask_state, n->layer.C);
 }
@@ -160,10 +160,10 @@ static void layers_back(const Eagle3Net *n, const Eagle3Tensors *w, const Eagle3
     for (int32_t k = n->n_later - 1; k >= 0; k--) {
         const UnrollStep *p = &a->later[k].steps[step];
         real *df = (k ? &a->later[k - 1] : &a->layer)->steps[step].df;
-        unroll_step_back(&a->later_shape, w->later[k], dw->later[k], &a->later[k], step);
+        unroll_step_back(&a->shapes[1 + k], w->later[k], dw->later[k], &a->later[k], step);
         for (int32_t i = 0; i < p->n; i++) copy(df + p->chains[i] * C, a->later[k].dx + i * C, C);
     }
-    unroll_step_back(&n->layer, w->slots, dw->slots, &a->layer, step);
+    unroll_step_back(&a->shapes[0], w->slots, dw->slots, &a->layer, step);
 }
 
 /* Passes a->dstate of a step on to what its states were made of. */
@@ -187,8 +187,8 @@ static void sources_back(const Eagle3Net *n, const Eagle3Tensors *w, const Eagle
 void eagle3_layers_backward(const Eagle3Net *n, const Eagle3Tensors *w, const Eagle3Tensors *dw, Eagle3Acts *a,
                             const TrainSequence *seq) {
     int64_t C = n->layer.C;
-    unroll_begin_back(&n->layer, &a->layer);
-    for (int32_t k = 0; k < n->n_later; k++) unroll_begin_back(&a->later_shape, &a->later[k]);
+    unroll_begin_back(&a->shapes[0], &a->layer);
+    for (int32_t k = 0; k < n->n_later; k++) unroll_begin_back(&a->shapes[1 + k], &a->later[k]);
     for (int32_t step = n->layer.n_steps - 1; step >= 0; step--) {
         const UnrollStep *p = &last_of(n, a)->steps[step];
         if (p->n == 0) continue;

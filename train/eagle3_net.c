@@ -25,7 +25,8 @@
  * (HeadLossOptions.own_of).
  *
  * Variants of published files: a norm of the streams before fc, of all together or of each; a residual stream that
- * begins with norm g_t (keeps_normed); steps that read norm f instead of f (continues_normed).
+ * begins with norm g_t (keeps_normed); steps that read norm f instead of f (continues_normed); layers of the form of
+ * Gemma 4's (OwnForm).
  *
  * Initial values: fc passes the last stream through, Wo and Wdown are zeros, and the norm before W and W itself are the
  * target's. So the drafter first repeats what the target's late layer predicts. Later layers begin as the target's last
@@ -47,6 +48,7 @@ static bool has_in_layer(const Eagle3Net *n, int32_t slot) {
     if (slot == UNROLL_CHAIN_INPUTS) return false;
     if (slot == UNROLL_Q_NORM || slot == UNROLL_K_NORM) return n->layer.has_head_norms;
     if (slot >= UNROLL_Q_BIAS && slot <= UNROLL_V_BIAS) return n->layer.has_biases;
+    if (slot == UNROLL_POST_ATTN_NORM || slot == UNROLL_POST_FFN_NORM) return n->form.is_gemma;
     return slot != UNROLL_O_BIAS || n->layer.has_output_bias;
 }
 
@@ -111,6 +113,8 @@ static NetTensor tensor_of_layer(const Eagle3Net *n, int32_t layer, int32_t i) {
         [UNROLL_K_BIAS] = {NEXTN_K_BIAS, 0, K, NET_ZEROS, 0},
         [UNROLL_V_BIAS] = {NEXTN_V_BIAS, 0, K, NET_ZEROS, 0},
         [UNROLL_O_BIAS] = {EAGLE3_OUTPUT_BIAS, 0, C, NET_ZEROS, 0},
+        [UNROLL_POST_ATTN_NORM] = {GEMMA_LAYER_ATTN_NORM ".weight", 0, C, NET_ONES, 0},
+        [UNROLL_POST_FFN_NORM] = {GEMMA_LAYER_FFN_NORM ".weight", 0, C, NET_ONES, 0},
     };
     NetTensor t = {.n_rows = tensors[i].n_rows,
                    .n = tensors[i].n,
@@ -180,6 +184,7 @@ static void set_keys(const void *net, GgufWriter *w) {
     set_int(w, EAGLE3 "attention.key_length", s->head_dim);
     set_int(w, EAGLE3 "attention.value_length", s->head_dim);
     gguf_set_f32(w, EAGLE3 "attention.layer_norm_rms_epsilon", s->rms_eps);
+    own_form_write(w, EAGLE3, &n->form, 1 + n->n_later);
     own_rope_write(w, EAGLE3, &s->rope->params, EAGLE3_ROPE_FACTORS, n->rope_factors);
     gguf_set_i32s(w, EAGLE3 EAGLE3_KEY_LAYERS, n->layers, n->n_streams);
     set_int(w, EAGLE3 EAGLE3_KEY_TARGET_WIDTH, n->n_target);
@@ -199,7 +204,8 @@ static void set_keys(const void *net, GgufWriter *w) {
 
 static bool keeps(const void *net, const char *name) {
     const Eagle3Net *n = net;
-    return own_vocabulary_keeps(&n->own, name) || (n->rope_factors && strcmp(name, EAGLE3_ROPE_FACTORS) == 0);
+    return own_vocabulary_keeps(&n->own, name) || own_form_keeps(&n->form, 1 + n->n_later, name) ||
+           (n->rope_factors && strcmp(name, EAGLE3_ROPE_FACTORS) == 0);
 }
 
 /* ---- activations -------------------------------------------------------------------------------- */
@@ -226,11 +232,8 @@ static int open_arrays(Eagle3Acts *a, const Eagle3Net *n, int64_t T, fr_error *e
         ARENA_ITEM(&a->dmask_state, C),         ARENA_ITEM(&a->later, n->n_later),
     };
     int status = arena_take(&a->arena, shared, ARENA_COUNT(shared), what, err);
-    a->later_shape = n->layer;
-    a->later_shape.reads_pairs = false;
-    a->later_shape.has_attn_norm = true;
     for (; a->n_later < n->n_later && !status; a->n_later++)
-        status = unroll_open(&a->later[a->n_later], &a->later_shape, (int32_t)T, err);
+        status = unroll_open(&a->later[a->n_later], &a->shapes[1 + a->n_later], (int32_t)T, err);
     for (int32_t i = 0; i < n->layer.n_steps && !status; i++) {
         const ArenaItem of_step[] = {
             ARENA_ITEM(&a->state[i], T * C), ARENA_ITEM(&a->token_rms[i], T), ARENA_ITEM(&a->hidden_rms[i], T),
@@ -241,6 +244,16 @@ static int open_arrays(Eagle3Acts *a, const Eagle3Net *n, int64_t T, fr_error *e
     return status;
 }
 
+static UnrollShape shape_of_layer(const Eagle3Net *n, int32_t layer) {
+    UnrollShape s = n->layer;
+    s.is_gemma = n->form.is_gemma;
+    s.attn_scale = n->form.attn_scale;
+    s.out_scale = (double)n->form.out_scales[layer];
+    s.reads_pairs = layer == 0;
+    s.has_attn_norm = layer > 0;
+    return s;
+}
+
 static void *acts_open(const void *net, int32_t max_length, fr_error *err) {
     const Eagle3Net *n = net;
     Eagle3Acts *a = mem_calloc(1, sizeof *a);
@@ -248,8 +261,9 @@ static void *acts_open(const void *net, int32_t max_length, fr_error *err) {
         error_memory(err, "a layer's activations", sizeof *a);
         return NULL;
     }
+    for (int32_t i = 0; i <= n->n_later; i++) a->shapes[i] = shape_of_layer(n, i);
     int status = head_loss_open(&a->loss, &n->loss, n->n_target, n->V, err);
-    if (!status) status = unroll_open(&a->layer, &n->layer, max_length, err);
+    if (!status) status = unroll_open(&a->layer, &a->shapes[0], max_length, err);
     if (!status) status = open_arrays(a, n, max_length, err);
     if (!status) return a;
     acts_close(a);

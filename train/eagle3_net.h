@@ -19,7 +19,7 @@ typedef struct Eagle3Acts {
     HeadLoss loss;
     UnrollActs layer, *later; /* the first layer; [n_later] */
     int32_t n_later;
-    UnrollShape later_shape;
+    UnrollShape shapes[EAGLE3_MAX_LAYERS]; /* of the first layer, and of the later ones */
     Arena arena;
     real *streams, *stream_rms;    /* [T][streams_width] what fc reads, if the streams have a norm; [T][n_streams] */
     real *dstreams, *dscratch;     /* [T][streams_width], [streams_width] */

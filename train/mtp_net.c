@@ -56,7 +56,8 @@ static UnrollShape shape_of(const MtpNet *n, int32_t layer) {
 /* ---- tensors ------------------------------------------------------------------------------------ */
 
 static bool has_slot(const MtpNet *n, int32_t slot) {
-    if (slot == UNROLL_FC_BIAS || slot == UNROLL_CHAIN_INPUTS || slot == UNROLL_O_BIAS) return false;
+    if (slot == UNROLL_FC_BIAS || slot == UNROLL_CHAIN_INPUTS) return false;
+    if (slot == UNROLL_O_BIAS || slot == UNROLL_POST_ATTN_NORM || slot == UNROLL_POST_FFN_NORM) return false;
     if (slot == UNROLL_Q_NORM || slot == UNROLL_K_NORM) return n->layer.has_head_norms;
     if (slot == UNROLL_Q_BIAS || slot == UNROLL_K_BIAS || slot == UNROLL_V_BIAS) return n->layer.has_biases;
     return true;

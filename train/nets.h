@@ -10,11 +10,29 @@
 #include "train/net.h"
 #include "train/ops.h"
 
-/* ---- a drafter's own layers (own_rope.c) ----------------------------------------------------------------------- */
+/* ---- a drafter's own layers (own_layers.c) --------------------------------------------------------------------- */
 
-/* Refuses a file whose layers a training does not compute: those of Gemma 4's form, and scores with another factor than
- * 1 / sqrt(head size). */
-int own_layers_check(const DrafterFile *f, const Hparams *shape, const char *method, fr_error *err);
+enum { OWN_MAX_LAYERS = 64 };
+
+/* The form of the layers of a file. All zero: that of a Llama's. */
+typedef struct OwnForm {
+    bool is_gemma;                    /* that of Gemma 4's (src/draft/learned/gemma_layer.c) */
+    bool values_are_keys;             /* there is no value projection: that of the keys makes values, too */
+    double attn_scale;                /* a factor of scores; 0: 1 / sqrt(head_dim) */
+    float out_scales[OWN_MAX_LAYERS]; /* the output of a layer is multiplied by it, which is frozen; 0: it is not */
+} OwnForm;
+
+/* What a part of a layer of Gemma 4's form adds to the residual stream, before its norm. */
+typedef struct AddedRows {
+    real *raw, *rms; /* [n][C], [n] */
+} AddedRows;
+
+/* Reads the form of the n_layer layers of a file, of which all have that of the first one. */
+int own_form_read(OwnForm *form, DrafterFile *f, const Hparams *shape, fr_error *err);
+/* Writes what is not trained of it: the key, which begins with `prefix`, and the factors, which must stay valid until
+ * the file is written; and says whether a tensor of a file is one of these. */
+void own_form_write(GgufWriter *w, const char *prefix, const OwnForm *form, int32_t n_layer);
+bool own_form_keeps(const OwnForm *form, int32_t n_layer, const char *name);
 
 /* Reads the rope of a file: the frequencies of `params`, divided by the tensor `name` [n_rot / 2] if the file has it.
  * *kept is a copy of that tensor in the arena; NULL: there is none. */
@@ -244,12 +262,14 @@ typedef struct UnrollShape {
     bool reads_pairs;      /* q, k and v read pairs of vectors, and the caller makes the input of each step */
     bool qk_start_anew;    /* q and k start random, because the target normalises its heads and this layer does not */
     /* For a network that makes the input of each step. */
-    int32_t n_before;     /* steps of other layers before the first one */
-    bool has_head_norms;  /* queries and keys have norms */
-    bool has_biases;      /* queries, keys and values have biases */
-    bool has_output_bias; /* what attention gives has one */
-    bool gates_output;    /* as in LayerSpec */
-    int32_t n_anchors;    /* of the chains that go on, only so many do, which are drawn; 0: all */
+    int32_t n_before;             /* steps of other layers before the first one */
+    bool has_head_norms;          /* queries and keys have norms */
+    bool has_biases;              /* queries, keys and values have biases */
+    bool has_output_bias;         /* what attention gives has one */
+    bool gates_output;            /* as in LayerSpec */
+    bool is_gemma;                /* the layer has the form of Gemma 4's, with a value projection */
+    double attn_scale, out_scale; /* as in OwnForm */
+    int32_t n_anchors;            /* of the chains that go on, only so many do, which are drawn; 0: all */
 } UnrollShape;
 
 /* The tensors, in this order. Those of a later layer follow: the same from UNROLL_Q to UNROLL_ATTN_NORM, then its fc
@@ -273,6 +293,8 @@ enum {
     UNROLL_K_BIAS,
     UNROLL_V_BIAS,
     UNROLL_O_BIAS,
+    UNROLL_POST_ATTN_NORM, /* with is_gemma, as the next one */
+    UNROLL_POST_FFN_NORM,
     UNROLL_SLOTS
 };
 int32_t unroll_n_tensors(const UnrollShape *s);
@@ -287,11 +309,13 @@ typedef struct UnrollStep {
     real *attn_normed, *attn_rms;        /* [n][C], [n] */
     real *q, *k, *v;                     /* [n][H*D], [n][G*D] twice; q and k rotated */
     real *q_raw, *q_rms, *k_raw, *k_rms; /* with has_head_norms: before their norms; [n][H], [n][G] */
+    real *v_raw, *v_rms;                 /* with is_gemma: before their norm; [n][G*D], [n][G] */
     real *gates, *gated;                 /* with gates_output: [n][H*D], and what the heads read after the gates */
     real *probs, *attended;              /* see UnrollAttention; [n][H*D] */
     real *x_mid;                         /* [n][C] */
     real *ffn_normed, *ffn_rms;          /* [n][C], [n] */
     real *gate, *up, *hidden;            /* [n][F] */
+    AddedRows attn_added, ffn_added;     /* with is_gemma */
     real *f, *df;                        /* [T][C] the predicted hidden states by t, and their gradient */
     real *dk, *dv;                       /* [n][G*D] */
 } UnrollStep;
@@ -306,6 +330,7 @@ typedef struct UnrollActs {
     UnrollStep steps[UNROLL_MAX_STEPS];
     real *angles, *delta;                /* [n][n_rot/2][2], [n][C] of the current step */
     real *dx, *dnormed, *dattended, *dq; /* [n][C] twice, [n][H*D] twice */
+    real *dadded;                        /* [n][C] with is_gemma */
     real *dgate, *dup, *dhidden;         /* [n][F] */
     real *dpair, *dscores;               /* [n][2C], [UNROLL_BLOCK][T + steps] */
     real *heads, *dheads, *dgates;       /* [n][2*H*D], [n][H*D] twice, with has_head_norms or gates_output */
@@ -386,6 +411,7 @@ typedef struct Eagle3Net {
     bool continues_normed;          /* a later step reads the output after its norm */
     OwnVocabulary own;
     HeadLossOptions loss; /* its n_steps is the layer's; no loss of hidden states */
+    OwnForm form;         /* of all layers: `layer` has none of its own */
     /* Only for the file; borrowed. */
     int32_t n_ctx;
     const int32_t *layers;     /* [n_streams] how many layers have run when each stream is read */

@@ -77,6 +77,11 @@ void regression_backward(Regression kind, real *dy, const real *dloss, const rea
  *     h        = silu(gate) up                 SwiGLU (arXiv 2002.05202) between its three matrices
  *     dgate    = dh up silu'(gate)
  *     dup      = dh silu(gate)
+ *
+ * GELU by tanh (arXiv 1606.08415), with u = x (a + b x^2), a = 2 sqrt(2 / pi), b = 0.044715 a, s = 1 / (1 + exp(-u)):
+ *
+ *     gelu(x)  = x s
+ *     gelu'(x) = s + x s (1 - s) (a + 3 b x^2)
  */
 
 REAL_CLONES void silu_forward(real *y, const real *x, int64_t n) {
@@ -103,6 +108,22 @@ REAL_CLONES void swiglu_backward(real *restrict dgate, real *restrict dup, const
     }
 }
 
+static const real gelu_a = (real)1.5957691216057308, gelu_b = (real)0.0713548162726;
+
+REAL_CLONES void geglu_forward(real *restrict h, const real *gate, const real *up, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        h[i] = gate[i] * real_sigmoid(gate[i] * (gelu_a + gelu_b * gate[i] * gate[i])) * up[i];
+}
+
+REAL_CLONES void geglu_backward(real *restrict dgate, real *restrict dup, const real *dh, const real *gate,
+                                const real *up, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        real x = gate[i], square = gelu_b * x * x, s = real_sigmoid(x * (gelu_a + square));
+        dup[i] += dh[i] * x * s;
+        dgate[i] += dh[i] * up[i] * s * (1 + x * (1 - s) * (gelu_a + 3 * square));
+    }
+}
+
 /* With s = A x + a:  y = x + SiLU(s),  ds = dy SiLU'(s),  dx = dy + A^T ds,  dA = ds x^T,  da = ds. */
 
 void residual_forward(real *y, real *sum, const real *x, const real *w, const real *b, int64_t n_rows, int64_t n) {
@@ -125,13 +146,18 @@ void residual_backward(real *dx, real *dw, real *db, const real *dy, const real 
  *     ds/dx_j = -s^3 x_j / n, so
  *     dx_i = s w_i dy_i - x_i (s^3 / n) sum_j dy_j w_j x_j
  *     dw_i = sum over rows of dy_i s x_i
+ *
+ * Without weights all w_i are 1.
  */
 
 REAL_CLONES void rmsnorm_forward(real *y, real *inverse_rms, const real *x, const real *w, int64_t n_rows, int64_t n,
                                  real eps) {
     for (int64_t t = 0; t < n_rows; t++, x += n, y += n) {
         real s = inverse_rms[t] = 1 / sqrt(real_dot(x, x, n) / (real)n + eps);
-        for (int64_t i = 0; i < n; i++) y[i] = s * x[i] * w[i];
+        if (w)
+            for (int64_t i = 0; i < n; i++) y[i] = s * x[i] * w[i];
+        else
+            for (int64_t i = 0; i < n; i++) y[i] = s * x[i];
     }
 }
 
@@ -148,8 +174,11 @@ REAL_INLINE real dot_3(const real *dy, const real *w, const real *x, int64_t n) 
 REAL_CLONES void rmsnorm_backward(real *dx, real *dw, const real *dy, const real *x, const real *w,
                                   const real *inverse_rms, int64_t n_rows, int64_t n) {
     for (int64_t t = 0; t < n_rows; t++, x += n, dx += n, dy += n) {
-        real s = inverse_rms[t], pull = s * s * s / (real)n * dot_3(dy, w, x, n);
-        for (int64_t i = 0; i < n; i++) dx[i] += s * w[i] * dy[i] - pull * x[i];
+        real s = inverse_rms[t], pull = s * s * s / (real)n * (w ? dot_3(dy, w, x, n) : real_dot(dy, x, n));
+        if (w)
+            for (int64_t i = 0; i < n; i++) dx[i] += s * w[i] * dy[i] - pull * x[i];
+        else
+            for (int64_t i = 0; i < n; i++) dx[i] += s * dy[i] - pull * x[i];
         for (int64_t i = 0; dw && i < n; i++) dw[i] += s * x[i] * dy[i];
     }
 }

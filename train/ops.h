@@ -162,7 +162,7 @@ void regression_forward(Regression kind, real *loss, const real *y, const real *
 void regression_backward(Regression kind, real *dy, const real *dloss, const real *y, const real *target,
                          int64_t n_rows, int64_t n);
 
-/* SiLU, SwiGLU's product of it, and their derivatives. */
+/* SiLU, the products of gated feed-forward parts (arXiv 2002.05202), and their derivatives. */
 
 /* y = silu(x), all [n]; y may be x where no backward pass follows */
 void silu_forward(real *y, const real *x, int64_t n);
@@ -171,6 +171,10 @@ void silu_backward(real *dx, const real *dy, const real *x, int64_t n);
 /* h = silu(gate) * up, all [n] */
 void swiglu_forward(real *h, const real *gate, const real *up, int64_t n);
 void swiglu_backward(real *dgate, real *dup, const real *dh, const real *gate, const real *up, int64_t n);
+
+/* h = gelu(gate) * up, with GELU by tanh, all [n] */
+void geglu_forward(real *h, const real *gate, const real *up, int64_t n);
+void geglu_backward(real *dgate, real *dup, const real *dh, const real *gate, const real *up, int64_t n);
 
 /* The block of Medusa's, Hydra's and ReDrafter's heads: y = x + SiLU(A x + a), and its derivatives. */
 
@@ -182,7 +186,7 @@ void residual_backward(real *dx, real *dw, real *db, const real *dy, const real 
 
 /* RMSNorm (arXiv 1910.07467), and its derivatives. */
 
-/* y, x: [n_rows][n]; w: [n]; inverse_rms: [n_rows], written, for the backward pass */
+/* y, x: [n_rows][n]; w: [n], NULL: all 1; inverse_rms: [n_rows], written, for the backward pass */
 void rmsnorm_forward(real *y, real *inverse_rms, const real *x, const real *w, int64_t n_rows, int64_t n, real eps);
 /* dx: [n_rows][n]; dw: [n] or NULL (frozen); dy, x: [n_rows][n] */
 void rmsnorm_backward(real *dx, real *dw, const real *dy, const real *x, const real *w, const real *inverse_rms,
@@ -274,6 +278,7 @@ typedef struct UnrollAttention {
     real *const *own_k, *const *own_v; /* [n_own] of [n_rows][n_head_kv][head_dim] */
     int64_t n_most;                    /* 0: there is no window */
     const real *sinks;                 /* [n_head] a further score in each softmax, without a value; NULL: none */
+    double scale;                      /* a factor of scores; 0: 1 / sqrt(head_dim) */
 } UnrollAttention;
 
 enum { UNROLL_BLOCK = 64 }; /* rows at a time */

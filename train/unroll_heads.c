@@ -2,6 +2,7 @@
  * the form of the target's own layers: with norms of heads, with biases, and with gates.
  *
  *     q, k, v  = rope(norm_q(Wq n + b_q)), rope(norm_k(Wk n + b_k)), Wv n + b_v
+ *     with is_gemma v = norm(Wv n + b_v), a norm without weights
  *     with gates Wq n is for each head its queries and then a gate g, and Wo reads  attended / (1 + exp(-g))
  *
  * Test: test_train_drafters.c by finite differences in double. */
@@ -39,7 +40,8 @@ void unroll_heads_forward(const UnrollShape *s, real *const *w, UnrollActs *a, i
                    s->gates_output ? 2 * Q : Q);
     if (s->gates_output) split_gates(s, a->heads, q, p->gates, n);
     linear_forward(k, in, w[UNROLL_K], s->has_biases ? w[UNROLL_K_BIAS] : NULL, n, n_in, K);
-    linear_forward(p->v, in, w[UNROLL_V], s->has_biases ? w[UNROLL_V_BIAS] : NULL, n, n_in, K);
+    linear_forward(s->is_gemma ? p->v_raw : p->v, in, w[UNROLL_V], s->has_biases ? w[UNROLL_V_BIAS] : NULL, n, n_in, K);
+    if (s->is_gemma) rmsnorm_forward(p->v, p->v_rms, p->v_raw, NULL, n * s->n_head_kv, D, (real)s->rms_eps);
     if (has_norms) {
         rmsnorm_forward(p->q, p->q_rms, q, w[UNROLL_Q_NORM], n * s->n_head, D, (real)s->rms_eps);
         rmsnorm_forward(p->k, p->k_rms, k, w[UNROLL_K_NORM], n * s->n_head_kv, D, (real)s->rms_eps);
@@ -65,10 +67,10 @@ void unroll_gate_back(const UnrollShape *s, UnrollActs *a, int32_t step) {
     }
 }
 
-/* Returns the derivative with respect to heads before their norm, from that after it; adds to dnorm. */
+/* Returns the derivative with respect to heads before their norm, from that after it; adds to dnorm, unless it is
+ * NULL. */
 static real *norm_back(const UnrollShape *s, UnrollActs *a, real *d, const real *raw, const real *rms, const real *norm,
                        real *dnorm, int64_t n_heads) {
-    if (!s->has_head_norms) return d;
     memset(a->dheads, 0, (size_t)(n_heads * s->head_dim) * sizeof *d);
     rmsnorm_backward(a->dheads, dnorm, d, raw, norm, rms, n_heads, s->head_dim);
     return a->dheads;
@@ -83,13 +85,13 @@ void unroll_heads_back(const UnrollShape *s, real *const *w, real *const *dw, Un
     bool has_norms = s->has_head_norms, has_biases = s->has_biases;
     rope_backward(style, a->dq, a->angles, n, s->n_head, D, R);
     rope_backward(style, p->dk, a->angles, n, s->n_head_kv, D, R);
-    real *dq = norm_back(s, a, a->dq, p->q_raw, p->q_rms, has_norms ? w[UNROLL_Q_NORM] : NULL,
-                         has_norms ? dw[UNROLL_Q_NORM] : NULL, n * s->n_head);
+    real *dq = a->dq, *dk = p->dk, *dv = p->dv;
+    if (has_norms) dq = norm_back(s, a, dq, p->q_raw, p->q_rms, w[UNROLL_Q_NORM], dw[UNROLL_Q_NORM], n * s->n_head);
     if (s->gates_output) join_gates(s, a->heads, dq, a->dgates, n);
     linear_backward(din, dw[UNROLL_Q], has_biases ? dw[UNROLL_Q_BIAS] : NULL, s->gates_output ? a->heads : dq, in,
                     w[UNROLL_Q], n, n_in, s->gates_output ? 2 * Q : Q);
-    real *dk = norm_back(s, a, p->dk, p->k_raw, p->k_rms, has_norms ? w[UNROLL_K_NORM] : NULL,
-                         has_norms ? dw[UNROLL_K_NORM] : NULL, n * s->n_head_kv);
+    if (has_norms) dk = norm_back(s, a, dk, p->k_raw, p->k_rms, w[UNROLL_K_NORM], dw[UNROLL_K_NORM], n * s->n_head_kv);
     linear_backward(din, dw[UNROLL_K], has_biases ? dw[UNROLL_K_BIAS] : NULL, dk, in, w[UNROLL_K], n, n_in, K);
-    linear_backward(din, dw[UNROLL_V], has_biases ? dw[UNROLL_V_BIAS] : NULL, p->dv, in, w[UNROLL_V], n, n_in, K);
+    if (s->is_gemma) dv = norm_back(s, a, dv, p->v_raw, p->v_rms, NULL, NULL, n * s->n_head_kv);
+    linear_backward(din, dw[UNROLL_V], has_biases ? dw[UNROLL_V_BIAS] : NULL, dv, in, w[UNROLL_V], n, n_in, K);
 }

@@ -22,6 +22,7 @@
  *                             made by the caller                 eagle3_net.c with reads_pairs, mtp_net.c
  *     layer                   x += Wo attention(rope(Wq n), rope(Wk n), Wv n),  n = norm(x), or x without a norm there
  *                             x += Wdown (silu(Wgate m) * (Wup m)),             m = norm(x)
+ *                             with is_gemma what is added to x has a norm, and GELU takes the place of SiLU
  *
  * A later layer. Without tokens, the later steps of lyanna are another task than the first one, and a layer that learns
  * both loses accuracy at the first step. With n_ff_later the steps s >= 2 have a layer of their own. Its rows see the
@@ -142,9 +143,13 @@ static int take_step(UnrollActs *a, const UnrollShape *s, int32_t step, fr_error
     const ArenaItem of_norms[] = {ARENA_ITEM(&p->q_raw, T * Q), ARENA_ITEM(&p->q_rms, T * s->n_head),
                                   ARENA_ITEM(&p->k_raw, T * K), ARENA_ITEM(&p->k_rms, T * s->n_head_kv)};
     const ArenaItem of_gates[] = {ARENA_ITEM(&p->gates, T * Q), ARENA_ITEM(&p->gated, T * Q)};
+    const ArenaItem of_gemma[] = {ARENA_ITEM(&p->v_raw, T * K),          ARENA_ITEM(&p->v_rms, T * s->n_head_kv),
+                                  ARENA_ITEM(&p->attn_added.raw, n * C), ARENA_ITEM(&p->attn_added.rms, n),
+                                  ARENA_ITEM(&p->ffn_added.raw, n * C),  ARENA_ITEM(&p->ffn_added.rms, n)};
     int status = arena_take(&a->arena, items, ARENA_COUNT(items), acts_name, err);
     if (s->has_head_norms && !status) status = arena_take(&a->arena, of_norms, ARENA_COUNT(of_norms), acts_name, err);
     if (s->gates_output && !status) status = arena_take(&a->arena, of_gates, ARENA_COUNT(of_gates), acts_name, err);
+    if (s->is_gemma && !status) status = arena_take(&a->arena, of_gemma, ARENA_COUNT(of_gemma), acts_name, err);
     return status;
 }
 
@@ -163,8 +168,10 @@ static int take_shared(UnrollActs *a, const UnrollShape *s, fr_error *err) {
     };
     const ArenaItem of_heads[] = {ARENA_ITEM(&a->heads, T * 2 * Q), ARENA_ITEM(&a->dheads, T * Q),
                                   ARENA_ITEM(&a->dgates, T * Q)};
+    const ArenaItem added[] = {ARENA_ITEM(&a->dadded, T * C)};
     int status = arena_take(&a->arena, items, ARENA_COUNT(items), acts_name, err);
-    if (status || !(s->has_head_norms || s->gates_output)) return status;
+    if (s->is_gemma && !status) status = arena_take(&a->arena, added, ARENA_COUNT(added), acts_name, err);
+    if (status || !(s->has_head_norms || s->gates_output || s->is_gemma)) return status;
     return arena_take(&a->arena, of_heads, ARENA_COUNT(of_heads), acts_name, err);
 }
 
@@ -262,7 +269,15 @@ static UnrollAttention attention_of(const UnrollShape *s, const UnrollActs *a, i
                              .k = a->steps[0].k,
                              .v = a->steps[0].v,
                              .own_k = own_k,
-                             .own_v = own_v};
+                             .own_v = own_v,
+                             .scale = s->attn_scale};
+}
+
+/* Makes a->delta, what a part of the layer adds, of its last matrix; norm: that after it, with is_gemma. */
+static void layer_delta(const UnrollShape *s, UnrollActs *a, const AddedRows *added, const real *in, const real *w,
+                        const real *bias, const real *norm, int64_t n, int64_t n_in) {
+    linear_forward(s->is_gemma ? added->raw : a->delta, in, w, bias, n, n_in, s->C);
+    if (s->is_gemma) rmsnorm_forward(a->delta, added->rms, added->raw, norm, n, s->C, (real)s->rms_eps);
 }
 
 /* Returns the input of a step's attention, [n][C]: the norm of x, or x itself; with reads_pairs the pair, [n][2C]. */
@@ -280,9 +295,16 @@ static void attention_block(const UnrollShape *s, real *const *w, UnrollActs *a,
     unroll_heads_forward(s, w, a, step, in);
     UnrollAttention attention = attention_of(s, a, step, own_k, own_v);
     unroll_attention_forward(p->attended, p->probs, p->q, &attention);
-    linear_forward(a->delta, unroll_gate_forward(s, a, step), w[UNROLL_O], s->has_output_bias ? w[UNROLL_O_BIAS] : NULL,
-                   n, q_dim(s), C);
+    layer_delta(s, a, &p->attn_added, unroll_gate_forward(s, a, step), w[UNROLL_O],
+                s->has_output_bias ? w[UNROLL_O_BIAS] : NULL, s->is_gemma ? w[UNROLL_POST_ATTN_NORM] : NULL, n,
+                q_dim(s));
     add_to(p->x_mid, p->x, a->delta, n * C);
+}
+
+/* Multiplies rows of the layer's output, or of their derivatives, by the factor that the layer has. */
+static void scale_output(const UnrollShape *s, real *x, int64_t n) {
+    if (s->out_scale == 0) return;
+    for (int64_t i = 0; i < n; i++) x[i] *= (real)s->out_scale;
 }
 
 static void feed_forward_block(const UnrollShape *s, real *const *w, UnrollActs *a, int32_t step) {
@@ -291,9 +313,14 @@ static void feed_forward_block(const UnrollShape *s, real *const *w, UnrollActs 
     rmsnorm_forward(p->ffn_normed, p->ffn_rms, p->x_mid, w[UNROLL_FFN_NORM], n, C, (real)s->rms_eps);
     linear_forward(p->gate, p->ffn_normed, w[UNROLL_GATE], NULL, n, C, F);
     linear_forward(p->up, p->ffn_normed, w[UNROLL_UP], NULL, n, C, F);
-    swiglu_forward(p->hidden, p->gate, p->up, n * F);
-    linear_forward(a->delta, p->hidden, w[UNROLL_DOWN], NULL, n, F, C);
-    for (int32_t i = 0; i < p->n; i++) add_to(p->f + p->chains[i] * C, p->x_mid + i * C, a->delta + i * C, C);
+    (s->is_gemma ? geglu_forward : swiglu_forward)(p->hidden, p->gate, p->up, n * F);
+    layer_delta(s, a, &p->ffn_added, p->hidden, w[UNROLL_DOWN], NULL, s->is_gemma ? w[UNROLL_POST_FFN_NORM] : NULL, n,
+                F);
+    for (int32_t i = 0; i < p->n; i++) {
+        real *f = p->f + p->chains[i] * C;
+        add_to(f, p->x_mid + i * C, a->delta + i * C, C);
+        scale_output(s, f, C);
+    }
 }
 
 void unroll_run_step(const UnrollShape *s, real *const *w, UnrollActs *a, int32_t step) {
@@ -318,13 +345,24 @@ void unroll_zero(const UnrollShape *s, UnrollActs *a, const TrainSequence *seq) 
     for (int32_t i = 0; i < s->n_steps; i++) zero(a->steps[i].df, (int64_t)seq->T * s->C);
 }
 
-/* Turns a->dx, the derivative with respect to the layer's output, into that with respect to x_mid. */
+/* Returns the derivative with respect to the outputs of a part's last matrix. That with respect to what the part adds
+ * is a->dx. */
+static const real *layer_delta_back(const UnrollShape *s, UnrollActs *a, const AddedRows *added, real *const *w,
+                                    real *const *dw, int32_t norm, int64_t n) {
+    if (!s->is_gemma) return a->dx;
+    zero(a->dadded, n * s->C);
+    rmsnorm_backward(a->dadded, dw[norm], a->dx, added->raw, w[norm], added->rms, n, s->C);
+    return a->dadded;
+}
+
+/* Turns a->dx, the derivative with respect to the layer's output before its factor, into that with respect to x_mid. */
 static void feed_forward_back(const UnrollShape *s, real *const *w, real *const *dw, UnrollActs *a, int32_t step) {
     const UnrollStep *p = &a->steps[step];
     int64_t n = p->n, C = s->C, F = ff_of(s, step);
     zero(a->dhidden, n * F), zero(a->dgate, n * F), zero(a->dup, n * F), zero(a->dnormed, n * C);
-    linear_backward(a->dhidden, dw[UNROLL_DOWN], NULL, a->dx, p->hidden, w[UNROLL_DOWN], n, F, C);
-    swiglu_backward(a->dgate, a->dup, a->dhidden, p->gate, p->up, n * F);
+    const real *dadded = layer_delta_back(s, a, &p->ffn_added, w, dw, UNROLL_POST_FFN_NORM, n);
+    linear_backward(a->dhidden, dw[UNROLL_DOWN], NULL, dadded, p->hidden, w[UNROLL_DOWN], n, F, C);
+    (s->is_gemma ? geglu_backward : swiglu_backward)(a->dgate, a->dup, a->dhidden, p->gate, p->up, n * F);
     linear_backward(a->dnormed, dw[UNROLL_GATE], NULL, a->dgate, p->ffn_normed, w[UNROLL_GATE], n, C, F);
     linear_backward(a->dnormed, dw[UNROLL_UP], NULL, a->dup, p->ffn_normed, w[UNROLL_UP], n, C, F);
     rmsnorm_backward(a->dx, dw[UNROLL_FFN_NORM], a->dnormed, p->x_mid, w[UNROLL_FFN_NORM], p->ffn_rms, n, C);
@@ -341,7 +379,8 @@ static void attention_back(const UnrollShape *s, real *const *w, real *const *dw
     for (int32_t i = 1; i <= step; i++) own_dk[i - 1] = a->steps[i].dk, own_dv[i - 1] = a->steps[i].dv;
     zero(a->dattended, n * Q), zero(a->dq, n * Q), zero(a->dnormed, n * C);
     if (s->reads_pairs) zero(a->dpair, n * 2 * C);
-    linear_backward(a->dattended, dw[UNROLL_O], s->has_output_bias ? dw[UNROLL_O_BIAS] : NULL, a->dx,
+    const real *dadded = layer_delta_back(s, a, &p->attn_added, w, dw, UNROLL_POST_ATTN_NORM, n);
+    linear_backward(a->dattended, dw[UNROLL_O], s->has_output_bias ? dw[UNROLL_O_BIAS] : NULL, dadded,
                     s->gates_output ? p->gated : p->attended, w[UNROLL_O], n, Q, C);
     unroll_gate_back(s, a, step);
     unroll_attention_backward(a->dq, a->steps[0].dk, a->steps[0].dv, own_dk, own_dv, NULL, a->dattended, p->probs, p->q,
@@ -400,6 +439,7 @@ void unroll_step_back(const UnrollShape *s, real *const *w, real *const *dw, Unr
     const UnrollStep *p = &a->steps[step];
     real *const *of_layer = layer_of_step(s, w, step), *const *dlayer = layer_of_step(s, dw, step);
     take_rows(a->dx, p->df, p->chains, 0, p->n, s->C);
+    scale_output(s, a->dx, p->n * (int64_t)s->C);
     feed_forward_back(s, of_layer, dlayer, a, step);
     attention_back(s, of_layer, dlayer, a, step);
 }

@@ -407,6 +407,23 @@ static void the_text_is_the_plain_one(void **state) {
     learned_rig_check_lossless(TARGET, "dflash:file=build/dflash-13.gguf");
 }
 
+/* What training says that it does not support; NULL: it supports the file. */
+static const char *why_not_trained(const DflashFile *f) {
+    if (f->layout == OLD || f->layout == LUCEBOX) return "tensor names of an older layout";
+    if (f->H != T) return "another width than its target";
+    return f->is_confident ? "a confidence head without a Markov head" : NULL;
+}
+
+static void training_begins_with_what_the_file_predicts(void **state) {
+    (void)state;
+    for (int i = 0; i < N_DFLASH_FILES; i++)
+        if (!why_not_trained(&dflash_files[i]))
+            learned_rig_check_init(target, &train_dflash, dflash_files[i].path, "top=3");
+        else
+            learned_rig_check_init_refused(target, &train_dflash, dflash_files[i].path,
+                                           why_not_trained(&dflash_files[i]));
+}
+
 /* Returns the streams that the drafter asks for. */
 static KeptLayers kept_by(const char *spec) {
     LearnedReader reader;
@@ -426,6 +443,7 @@ static void lists_of_layers_are_read_as_they_count(void **state) {
     learned_rig_check_refused(target, "dflash:file=build/dflash-0.gguf,layers=outputs", FR_ERR_ARGUMENT,
                               "layers=outputs");
 }
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trees_are_those_of_the_plain_layers),
@@ -436,6 +454,7 @@ int main(void) {
         cmocka_unit_test(idle_steps_leave_whole_entries),
         cmocka_unit_test(sequences_draft_together_as_each_by_itself),
         cmocka_unit_test(the_text_is_the_plain_one),
+        cmocka_unit_test(training_begins_with_what_the_file_predicts),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

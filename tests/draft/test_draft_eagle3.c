@@ -6,7 +6,6 @@
 
 #include "draft/learned/eagle_layer.h"
 #include "gguf/tensor_type.h"
-#include "train/methods.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -608,44 +607,9 @@ static void the_text_is_the_plain_one(void **state) {
     learned_rig_check_lossless(TARGET, "eagle3:file=build/eagle3-7.gguf,depth=3,top=4");
 }
 
-/* A drafter of `forerun train --init`, written before it has learned anything, drafts as the file that it began from:
- * its shape, its vocabulary and what is not trained are taken over. */
 static void training_begins_with_what_the_file_predicts(void **state) {
     (void)state;
-    static const char path[] = "build/eagle3-init.gguf";
-    int32_t text[N_TEXT];
-    rig_tokens(9, V, text, N_TEXT);
-    for (int f = 0; f < N_FILES; f++) {
-        static Tree trees[2];
-        char signature[1000];
-        Trainer *t = NULL;
-        TrainArgs args;
-        fr_error err;
-        train_args_defaults(&args);
-        args.init = files[f].path;
-        args.data.length = 8;
-        args.n_threads = 1;
-        int status = train_eagle3.open(&t, &args, target_gguf, signature, sizeof signature, &err);
-        if (files[f].is_gemma) {
-            assert_int_equal(status, FR_ERR_UNSUPPORTED);
-            assert_non_null(strstr(err.message, "such as Gemma 4's, which forerun train eagle3 does not support"));
-            continue;
-        }
-        if (status || t->class->write(t, path, NULL, &err)) fail_msg("%s: %s", files[f].path, err.message);
-        t->class->close(t);
-        for (int i = 0; i < 2; i++) {
-            LearnedReader reader;
-            char spec[128];
-            snprintf(spec, sizeof spec, "eagle3:file=%s,depth=4,top=3", i ? path : files[f].path);
-            learned_rig_open_reader(&reader, target);
-            Drafter *d = learned_rig_open_drafter(&reader, spec, 1);
-            learned_rig_feed(&reader, d, 0, text, N_TEXT, 4);
-            rig_propose(d, 0, text[N_TEXT - 1], 20, V, &trees[i]);
-            drafter_close(d);
-            learned_rig_close_reader(&reader);
-        }
-        learned_rig_assert_alike(&trees[0], &trees[1], 1e-3, files[f].path);
-    }
+    for (int f = 0; f < N_FILES; f++) learned_rig_check_init(target, &train_eagle3, files[f].path, "depth=4,top=3");
 }
 
 /* ---- files that do not fit ------------------------------------------------------------------------------ */

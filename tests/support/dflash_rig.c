@@ -246,6 +246,24 @@ const DflashFile dflash_files[N_DFLASH_FILES] = {
      .has_values = true,
      .n_streams = 1,
      .streams = {1}},
+    {.path = "build/dflash-14.gguf", /* the convolutions of DFlash 2 in layers of Gemma's form with biases */
+     .layout = OWN,
+     .type = TYPE_F32,
+     .H = 64,
+     .n_head = 4,
+     .n_kv = 2,
+     .dim = 16,
+     .ff = 64,
+     .n_layer = 2,
+     .block = 5,
+     .mask = 3,
+     .taps = 2,
+     .group = 16,
+     .has_head_norms = true,
+     .has_biases = true,
+     .is_gemma = true,
+     .n_streams = 2,
+     .streams = {1, 2}},
 };
 
 static bool is_old(const DflashFile *f) { return f->layout == OLD || f->layout == LUCEBOX; }

@@ -25,7 +25,7 @@ typedef struct DflashFile {
     float embedding_scale, logit_scale, cap; /* 0: the file does not say */
     int32_t n_streams, streams[MAX_STREAMS]; /* numbers of layers that have run */
 } DflashFile;
-enum { N_DFLASH_FILES = 14 };
+enum { N_DFLASH_FILES = 15 };
 extern const DflashFile dflash_files[N_DFLASH_FILES];
 
 typedef struct DflashLayerWeights {

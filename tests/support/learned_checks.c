@@ -348,6 +348,58 @@ void learned_rig_check_together(const Weights *target, const char *spec) {
     learned_rig_close_reader(&reader);
 }
 
+/* ---- files that a training begins with --------------------------------------------------------------- */
+
+/* Lets a drafter propose a tree after a text of n tokens. */
+static void propose_after(const Weights *target, const char *spec, const int32_t *text, int32_t n, Tree *tree) {
+    LearnedReader reader;
+    learned_rig_open_reader(&reader, target);
+    Drafter *d = learned_rig_open_drafter(&reader, spec, 1);
+    learned_rig_feed(&reader, d, 0, text, n, 4);
+    rig_propose(d, 0, text[n - 1], 20, target->model->hparams.n_vocab, tree);
+    drafter_close(d);
+    learned_rig_close_reader(&reader);
+}
+
+/* Opens the trainer that begins with a file. */
+static int open_with_init(Trainer **out, const Weights *target, const TrainMethod *method, const char *path,
+                          fr_error *err) {
+    char signature[1000];
+    TrainArgs args;
+    train_args_defaults(&args);
+    args.init = path;
+    args.data.length = 8;
+    args.n_threads = 1;
+    return method->open(out, &args, target->model->gguf, signature, sizeof signature, err);
+}
+
+void learned_rig_check_init_refused(const Weights *target, const TrainMethod *method, const char *path,
+                                    const char *words) {
+    Trainer *t;
+    fr_error err;
+    assert_int_equal(open_with_init(&t, target, method, path, &err), FR_ERR_UNSUPPORTED);
+    if (!strstr(err.message, words)) fail_msg("%s, not %s", err.message, words);
+}
+
+void learned_rig_check_init(const Weights *target, const TrainMethod *method, const char *path, const char *options) {
+    enum { N_TEXT = 14 };
+    static Tree trees[2];
+    char written[64], spec[256];
+    int32_t text[N_TEXT];
+    Trainer *t = NULL;
+    fr_error err;
+    rig_tokens(9, target->model->hparams.n_vocab, text, N_TEXT);
+    snprintf(written, sizeof written, "build/init-%s.gguf", method->name);
+    if (open_with_init(&t, target, method, path, &err) || t->class->write(t, written, NULL, &err))
+        fail_msg("%s: %s", path, err.message);
+    t->class->close(t);
+    for (int i = 0; i < 2; i++) {
+        snprintf(spec, sizeof spec, "%s:file=%s,%s", method->name, i ? written : path, options);
+        propose_after(target, spec, text, N_TEXT, &trees[i]);
+    }
+    learned_rig_assert_alike(&trees[0], &trees[1], 1e-3, path);
+}
+
 /* ---- in the engine ------------------------------------------------------------------------------- */
 
 enum { N_PROMPT = 24, N_TOKENS = 40, N_SAMPLINGS = 4, N_REQUESTS = 8, N_PLACES = 4 };

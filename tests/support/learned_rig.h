@@ -8,6 +8,7 @@
 #include "model_rig.h"
 
 #include "draft/drafter_file.h"
+#include "train/methods.h"
 
 /* Writes a small random target to `path`; each seed gives another target. */
 void learned_rig_write_target(const char *path, uint64_t seed);
@@ -97,6 +98,13 @@ void learned_rig_check_idle(const Weights *target, const char *spec);
  * many tokens they committed since their last proposal and however their prompts were divided. The target is one of
  * learned_rig_write_target. */
 void learned_rig_check_together(const Weights *target, const char *spec);
+
+/* Checks that a drafter of `forerun train METHOD --init PATH`, written before it has learned anything, drafts as the
+ * file at that path, with these options: its shape, its vocabulary and what is not trained are taken over. */
+void learned_rig_check_init(const Weights *target, const TrainMethod *method, const char *path, const char *options);
+/* Fails unless --init refuses that file as unsupported, with a message that contains `words`. */
+void learned_rig_check_init_refused(const Weights *target, const TrainMethod *method, const char *path,
+                                    const char *words);
 
 /* Checks that requests that draft with `spec` generate the text of plain decoding: with each sampling, several budgets
  * and chunk sizes, together with other requests, with shared prompts, under ratio rules, and with too few pages. */

@@ -12,6 +12,8 @@
 #define rope_backward small_rope_backward
 #define silu_forward small_silu_forward
 #define silu_backward small_silu_backward
+#define geglu_forward small_geglu_forward
+#define geglu_backward small_geglu_backward
 #define swiglu_forward small_swiglu_forward
 #define swiglu_backward small_swiglu_backward
 #define cross_entropy_forward small_cross_entropy_forward

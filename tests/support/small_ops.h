@@ -13,6 +13,8 @@ extern __typeof__(rope_forward) small_rope_forward;
 extern __typeof__(rope_backward) small_rope_backward;
 extern __typeof__(silu_forward) small_silu_forward;
 extern __typeof__(silu_backward) small_silu_backward;
+extern __typeof__(geglu_forward) small_geglu_forward;
+extern __typeof__(geglu_backward) small_geglu_backward;
 extern __typeof__(swiglu_forward) small_swiglu_forward;
 extern __typeof__(swiglu_backward) small_swiglu_backward;
 extern __typeof__(cross_entropy_forward) small_cross_entropy_forward;

@@ -304,8 +304,12 @@ static void all_instruction_sets_give_the_same_bits(void **state) {
     BOTH(silu_backward, o[0], y, x, N - 1);
     BOTH(swiglu_forward, o[0], x, y, N - 1);
     BOTH(swiglu_backward, o[0], o[1], z, x, y, N - 1);
+    BOTH(geglu_forward, o[0], x, y, N - 1);
+    BOTH(geglu_backward, o[0], o[1], z, x, y, N - 1);
     BOTH(rmsnorm_forward, o[0], o[1], x, y, ROWS, WIDTH, 1e-5f);
+    BOTH(rmsnorm_forward, o[0], o[1], x, NULL, ROWS, WIDTH, 1e-5f);
     BOTH(rmsnorm_backward, o[0], o[1], y, x, z, u, ROWS, WIDTH);
+    BOTH(rmsnorm_backward, o[0], NULL, y, x, NULL, u, ROWS, WIDTH);
     BOTH(rope_forward, ROPE_PAIRS, o[0], y, ROWS, HEADS, DIM, DIM);
     BOTH(rope_backward, ROPE_HALVES, o[0], y, ROWS, HEADS, DIM, DIM - 2);
     BOTH(cross_entropy_forward, o[0], o[1], x, targets, ROWS, WIDTH);

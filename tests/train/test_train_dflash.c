@@ -18,7 +18,7 @@
 #define TARGET "build/train-dflash-target.gguf"
 #define FILE_PATH "build/train-dflash.gguf"
 
-enum { N_TEXT = 14, BLOCK = 4, LENGTH = 40, N_SEQUENCES = 4, MAX_TENSORS = 40, V = 300, H = 64, MASK = 7 };
+enum { N_TEXT = 14, BLOCK = 4, LENGTH = 40, N_SEQUENCES = 4, MAX_TENSORS = 48, V = 300, H = 64, MASK = 7 };
 
 static Gguf *gguf;
 static FrozenTarget frozen; /* computes the target's hidden states for the tests */
@@ -72,6 +72,7 @@ typedef struct Variant {
     bool is_causal_there;
     enum { TARGETS_HEAD, OWN_HEAD, OWN_VOCABULARY } head; /* the last one with an embedding of its own */
     bool has_sinks, has_biases;
+    bool is_gemma, values_are_keys;
     bool has_own_logits; /* a factor and a bound of logits that are not the target's */
 } Variant;
 
@@ -98,6 +99,14 @@ static const Variant variants[] = {
      .head = OWN_VOCABULARY,
      .has_own_logits = true},
     {.n_layer = 1, .n_anchors = 64, .from_anchor = true, .selector_rank = 6, .head = OWN_VOCABULARY},
+    {.n_layer = 2,
+     .n_anchors = 64,
+     .from_anchor = true,
+     .has_head_norms = true,
+     .window = 6,
+     .is_gemma = true,
+     .values_are_keys = true},
+    {.n_layer = 2, .n_anchors = 64, .has_biases = true, .is_gemma = true, .conv_taps = 2},
 };
 enum { N_VARIANTS = sizeof variants / sizeof *variants, WITH_ALL_PARTS = 3, FIRST_MARKOV = 7, N_MARKOV = 3 };
 enum { RANK = 6, N_OWN = 120 };
@@ -159,6 +168,11 @@ static DflashNet net_of(const Variant *v) {
                    .loss = {.token_weight = 1, .n_steps = v->from_anchor ? BLOCK : BLOCK - 1},
                    .n_ctx = 2048,
                    .layers = layers};
+    if (v->is_gemma)
+        n.form = (OwnForm){.is_gemma = true,
+                           .values_are_keys = v->values_are_keys,
+                           .attn_scale = v->values_are_keys ? 1 : 0,
+                           .out_scales = {v->values_are_keys ? 0.8f : 0, 1.2f}};
     give_own_parts(&n, v);
     return n;
 }

@@ -43,15 +43,15 @@ static const UnrollShape layer = {.C = C,
                                   .fuses_token = true,
                                   .state_gradient = 1};
 
-static NetCase cases[61];
+static NetCase cases[64];
 static int n_cases;
 static MedusaNet medusas[2];
 static HydraNet hydras[2];
 static RedrafterNet redrafter;
 static UnrollNet eagles[6], lyannas[18];
 static SpaceNet spaces[3];
-static Eagle3Net eagle3s[8];
-static DflashNet dflashes[14];
+static Eagle3Net eagle3s[9];
+static DflashNet dflashes[16];
 static MtpNet mtps[4];
 static const Model mtp_target = {.hparams = {.n_layer = 2}};
 
@@ -339,6 +339,10 @@ static int make_cases(void **state) {
     eagle3s[5].layer.has_head_norms = eagle3s[5].layer.has_biases = eagle3s[5].layer.has_output_bias = true;
     add_blocks(&eagle3s[6], "eagle3, blocks", &soft_labels, C, 0, 1000);
     add_blocks(&eagle3s[7], "eagle3, blocks, two layers, drawn anchors, a width of its own", &weighted_tokens, 8, 1, 4);
+    add_eagle3(&eagle3s[8], "eagle3, two layers of Gemma's form, norms of heads and biases", &weighted_tokens, C);
+    eagle3s[8].layer.has_head_norms = eagle3s[8].layer.has_biases = eagle3s[8].layer.has_output_bias = true;
+    eagle3s[8].n_later = 1;
+    eagle3s[8].form = (OwnForm){.is_gemma = true, .attn_scale = 0.3, .out_scales = {1.5f, 1.25f}};
     eagle3s[4].loss.tv_weight = 0.4;
     eagle3s[5].n_later = 1, eagle3s[5].continues_normed = true;
     add_dflash(&dflashes[0], "dflash", &soft_labels, true);
@@ -370,6 +374,12 @@ static int make_cases(void **state) {
     add_dflash_2(&dflashes[13], "dflash, the same with hard labels", &hard_tokens, true, 0, 4);
     give_own_vocabulary(&dflashes[12]);
     give_own_vocabulary(&dflashes[13]);
+    add_dflash(&dflashes[14], "dflash, Gemma's form, values made of keys", &soft_labels, true);
+    dflashes[14].form = (OwnForm){.is_gemma = true, .values_are_keys = true, .attn_scale = 1, .out_scales = {0.7f}};
+    add_dflash_2(&dflashes[15], "dflash, Gemma's form, values of their own, biases, convolutions", &weighted_tokens,
+                 false, 2, 0);
+    dflashes[15].form = (OwnForm){.is_gemma = true, .out_scales = {0, 1.3f}};
+    dflashes[15].has_biases = dflashes[15].has_output_bias = true;
     add_lyanna(&lyannas[15], "lyanna, a gate and bounded logits", &both_losses, 3, sizeof hot / sizeof *hot, true);
     lyannas[15].gate = lyannas[5].gate;
     bound_logits(&lyannas[15].loss, 0);

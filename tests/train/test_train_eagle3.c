@@ -69,7 +69,7 @@ static int end(void **state) {
 typedef struct Variant {
     bool has_own_output, norms_streams, norms_each, keeps_normed, continues_normed, has_own_vocabulary;
     int32_t n_later, n_anchors; /* n_anchors: P-EAGLE; 0: none */
-    bool has_head_norms, has_biases;
+    bool has_head_norms, has_biases, is_gemma;
 } Variant;
 
 static Eagle3Net net_of(const Variant *v) {
@@ -102,6 +102,7 @@ static Eagle3Net net_of(const Variant *v) {
                    .loss = {.token_weight = 1, .n_steps = DEPTH},
                    .n_ctx = 2048,
                    .layers = layers};
+    if (v->is_gemma) n.form = (OwnForm){.is_gemma = true, .attn_scale = 0.7, .out_scales = {0.8f, 1.2f}};
     if (v->has_own_vocabulary) n.own.tokens = tokens_of, n.own.map = map, n.loss.own_of = own_of, n.loss.n_own = N_OWN;
     return n;
 }
@@ -190,6 +191,8 @@ static const Variant variants[] = {
     {.has_own_output = true, .n_later = 2},
     {.has_own_output = true, .n_later = 1, .has_head_norms = true, .has_biases = true},
     {.norms_streams = true, .has_biases = true},
+    {.has_own_output = true, .n_later = 1, .has_head_norms = true, .is_gemma = true},
+    {.norms_each = true, .has_biases = true, .is_gemma = true, .n_anchors = 12},
     {.has_own_output = true, .has_head_norms = true, .n_anchors = 12},
     {.has_own_output = true, .norms_streams = true, .n_anchors = 1000},
     {.norms_each = true, .has_own_vocabulary = true, .has_own_output = true, .n_later = 1, .n_anchors = 9}};

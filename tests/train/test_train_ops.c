@@ -55,6 +55,7 @@ static void rope_back(void);
 static void check_accumulation(const Op *op, const GradientVar *vars) {
     double once[3];
     for (int i = 0; i < 3; i++) once[i] = real_dot(vars[i].dx, vars[i].x, vars[i].n);
+    op->loss(NULL); /* finite differences have stored numbers of other inputs */
     op->backward();
     for (int i = 0; i < 3; i++) {
         double twice = real_dot(vars[i].dx, vars[i].x, vars[i].n);
@@ -105,18 +106,21 @@ static void linear(void **state) {
 
 static double rmsnorm_loss(void *ctx) {
     (void)ctx;
-    rmsnorm_forward(r.y, r.kept, r.a, r.b, r.rows, r.n, 1e-5);
+    rmsnorm_forward(r.y, r.kept, r.a, r.kind ? NULL : r.b, r.rows, r.n, 1e-5);
     return weighted(r.rows * r.n);
 }
-static void rmsnorm_back(void) { rmsnorm_backward(r.da, r.db, r.g, r.a, r.b, r.kept, r.rows, r.n); }
+static void rmsnorm_back(void) {
+    rmsnorm_backward(r.da, r.kind ? NULL : r.db, r.g, r.a, r.kind ? NULL : r.b, r.kept, r.rows, r.n);
+}
 
 static void rmsnorm(void **state) {
     (void)state;
     static const int64_t shapes[][2] = {{1, 2}, {3, 17}, {7, 64}, {2, 33}};
-    for (int i = 0; i < 4; i++) {
-        fill(shapes[i][0], shapes[i][1], 0, 0, 0);
-        check_op(&(Op){"rmsnorm", rmsnorm_loss, rmsnorm_back, r.rows * r.n, r.n, 0});
-    }
+    for (int i = 0; i < 4; i++)
+        for (int kind = 0; kind < 2; kind++) { /* with weights and without */
+            fill(shapes[i][0], shapes[i][1], 0, 0, kind);
+            check_op(&(Op){"rmsnorm", rmsnorm_loss, rmsnorm_back, r.rows * r.n, kind ? 0 : r.n, 0});
+        }
 }
 
 static double embedding_loss(void *ctx) {
@@ -134,24 +138,32 @@ static void embedding(void **state) {
 
 /* ---- silu, rope, attention --------------------------------------------------------------------------- */
 
-static double silu_loss(void *ctx) {
+enum { SILU, SWIGLU, GEGLU };
+static double activation_loss(void *ctx) {
     (void)ctx;
-    if (r.kind) swiglu_forward(r.y, r.a, r.b, r.n);
-    else silu_forward(r.y, r.a, r.n);
+    if (r.kind == SILU) silu_forward(r.y, r.a, r.n);
+    else if (r.kind == SWIGLU) swiglu_forward(r.y, r.a, r.b, r.n);
+    else geglu_forward(r.y, r.a, r.b, r.n);
     return weighted(r.n);
 }
-static void silu_back(void) {
-    if (r.kind) swiglu_backward(r.da, r.db, r.g, r.a, r.b, r.n);
-    else silu_backward(r.da, r.g, r.a, r.n);
+static void activation_back(void) {
+    if (r.kind == SILU) silu_backward(r.da, r.g, r.a, r.n);
+    else if (r.kind == SWIGLU) swiglu_backward(r.da, r.db, r.g, r.a, r.b, r.n);
+    else geglu_backward(r.da, r.db, r.g, r.a, r.b, r.n);
 }
 
-static void silu_and_swiglu(void **state) {
+static void activations(void **state) {
     (void)state;
-    for (int kind = 0; kind < 2; kind++) {
+    static const char *names[] = {"silu", "swiglu", "geglu"};
+    for (int kind = SILU; kind <= GEGLU; kind++) {
         fill(1, 37, 0, 0, kind);
         for (int i = 0; i < 8; i++) r.a[i] *= 20; /* tests also inputs for which the sigmoid saturates */
-        check_op(&(Op){kind ? "swiglu" : "silu", silu_loss, silu_back, r.n, kind ? r.n : 0, 0});
+        check_op(&(Op){names[kind], activation_loss, activation_back, r.n, kind ? r.n : 0, 0});
     }
+    const double x = 0.7, up = 2; /* the definition with tanh */
+    double y;
+    geglu_forward(&y, &x, &up, 1);
+    assert_true(fabs(y - x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)))) < 1e-10);
 }
 
 enum { ROPE_HEADS = 3, ROPE_DIM = 10, ROPE_ROT = 8 };
@@ -394,7 +406,7 @@ int main(void) {
         cmocka_unit_test(linear),
         cmocka_unit_test(rmsnorm),
         cmocka_unit_test(embedding),
-        cmocka_unit_test(silu_and_swiglu),
+        cmocka_unit_test(activations),
         cmocka_unit_test(rope),
         cmocka_unit_test(attention),
         cmocka_unit_test(attention_is_causal),

@@ -12,7 +12,7 @@
  *     kernels     tiles of 16 outputs
  *     convolve    rows                      conversion for q, k and v, or for gate and up
  *     ...                                   the part, whose last product leaves its outputs in c->delta
- *     convolve    rows                      x +=
+ *     convolve    rows                      what the layer does with it before and after x +=
  *
  * Invariants. A row reads only rows of its own block, so no bit depends on other blocks in the forward. A row reads
  * what the rows before it were before the convolution; so results go to arrays of their own. Each sum is taken in the
@@ -69,7 +69,7 @@ static void convolve_outputs(const Op *op, int64_t begin, int64_t end, int i_thr
     for (int64_t i = begin; i < end; i++) {
         float *out = c->convolved + row_at(i, n);
         convolve_row(c, op->conv, 1, c->delta, i, out);
-        c->kernels->add(c->x + row_at(i, n), out, n);
+        add_finished(op, i, out);
     }
 }
 

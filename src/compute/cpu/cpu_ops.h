@@ -139,6 +139,8 @@ Op *put_activated(Op *at, Op op, const PackedMatrix *down, int64_t n_rows);
  * they must be finished; otherwise they have been added to c->x. */
 bool op_finishes(const Op *op);
 Op *put_added(Op *at, Op op);
+/* Finishes row i of delta [n_embd], which has its bias, and adds it to the residual stream. */
+void add_finished(const Op *op, int64_t i, float *delta);
 Op *put_finish(Op *at, Op op); /* only the stage in which complete rows of c->delta are finished and added */
 /* Parts of operations (layer_parts.c). norm_rows normalises and converts rows; convert_rows converts op->x. activate
  * computes gate = f(gate) * up for outputs [from, from + n) of row i and converts them for the matrix `down`. */

@@ -66,26 +66,35 @@ bool op_finishes(const Op *op) {
     return op->post_norm || (scale != 0 && scale != 1) || op->out_scale != 0;
 }
 
-static void residual_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
-    (void)i_thread;
+void add_finished(const Op *op, int64_t i, float *delta) {
     const CpuContext *c = op->c;
     const Hparams *h = &c->model->hparams;
     int64_t n = h->n_embd;
+    float scale = op->l->spec->residual_scale, *x = c->x + row_at(i, n);
+    if (op->post_norm) c->kernels->rmsnorm(delta, delta, op->post_norm, n, h->rms_eps);
+    for (int64_t k = 0; scale != 0 && k < n; k++) delta[k] *= scale;
+    c->kernels->add(x, delta, n);
+    for (int64_t k = 0; op->out_scale != 0 && k < n; k++) x[k] *= op->out_scale;
+}
+
+static void residual_rows(const Op *op, int64_t begin, int64_t end, int i_thread) {
+    (void)i_thread;
+    int64_t n = op->c->model->hparams.n_embd;
     for (int64_t i = begin; i < end; i++) {
-        float *delta = c->delta + row_at(i, n), scale = op->l->spec->residual_scale;
-        if (op->bias) c->kernels->add(delta, op->bias, n);
-        if (op->post_norm) c->kernels->rmsnorm(delta, delta, op->post_norm, n, h->rms_eps);
-        for (int64_t k = 0; scale != 0 && k < n; k++) delta[k] *= scale;
-        float *x = c->x + row_at(i, n);
-        c->kernels->add(x, delta, n);
-        for (int64_t k = 0; op->out_scale != 0 && k < n; k++) x[k] *= op->out_scale;
+        float *delta = op->c->delta + row_at(i, n);
+        if (op->bias) op->c->kernels->add(delta, op->bias, n);
+        add_finished(op, i, delta);
     }
 }
 
-/* Computes tiles of the only product of an operation, and leaves them in its y. */
+/* Computes tiles of the only product of an operation, and leaves them in its y; with the bias if a convolution reads
+ * them. */
 static void keep_tiles(const Op *op, const void *acts, int64_t begin, int64_t end) {
     const Product *p = &op->products[0];
+    int64_t from = begin * TILE_ROWS, n = min_i64(end * TILE_ROWS, p->m->n_out) - from;
     cpu_multiply(op->c, p->m, acts, op->n_rows, p->y, p->m->n_out, begin, end);
+    for (int64_t i = 0; op->conv && op->bias && i < op->n_rows; i++)
+        op->c->kernels->add(p->y + row_at(i, p->m->n_out) + from, op->bias + from, n);
 }
 
 static void o_tiles_only(const Op *op, int64_t begin, int64_t end, int i_thread) {

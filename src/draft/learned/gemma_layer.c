@@ -15,7 +15,7 @@ bool gemma_layer_in(const DrafterFile *f, int32_t i_layer) {
     return drafter_file_has_printed(f, GEMMA_POST_FFN_NORM, i_layer);
 }
 
-static int read_scale(DrafterFile *f, int32_t i_layer, float *out, fr_error *err) {
+int gemma_layer_read_scale(DrafterFile *f, int32_t i_layer, float *out, fr_error *err) {
     char name[64];
     float *scale;
     if (!drafter_file_has_printed(f, GEMMA_OUT_SCALE, i_layer)) return FR_OK;
@@ -35,7 +35,7 @@ int gemma_layer_read(GemmaParts *g, DrafterFile *f, int32_t i_layer, const Hpara
     int status = drafter_file_vector(f, name, h->n_embd, &g->post_attn_norm, err);
     snprintf(name, sizeof name, GEMMA_POST_FFN_NORM, i_layer);
     if (!status) status = drafter_file_vector(f, name, h->n_embd, &g->post_ffn_norm, err);
-    if (!status) status = read_scale(f, i_layer, &spec->out_scale, err);
+    if (!status) status = gemma_layer_read_scale(f, i_layer, &spec->out_scale, err);
     if (status) return status;
     g->v_norm = mem_alloc((size_t)h->head_dim * sizeof *g->v_norm);
     if (!g->v_norm) return error_memory(err, "a norm of values", (size_t)h->head_dim * sizeof *g->v_norm);

@@ -253,5 +253,7 @@ bool gemma_layer_in(const DrafterFile *f, int32_t i_layer);
  * been read. After a failure gemma_layer_close is safe. */
 int gemma_layer_read(GemmaParts *g, DrafterFile *f, int32_t i_layer, const Hparams *h, LayerSpec *spec, fr_error *err);
 void gemma_layer_close(GemmaParts *g);
+/* Reads the factor of its output, which is not 0; without it *out is not written. */
+int gemma_layer_read_scale(DrafterFile *f, int32_t i_layer, float *out, fr_error *err);
 
 #endif

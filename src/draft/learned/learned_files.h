@@ -228,8 +228,11 @@ enum { EAGLE3_HEAD_VECTORS = 6 };
 /* The names of what such a layer has in addition are those of llama.cpp's files of dflash: printf formats that take the
  * layer. The last one is optional, and so is attn_v.weight, whose place attn_k.weight takes; heads of eagle3's files
  * rotate pairs, so that these have both. Scores are multiplied by attention.scale, which is 1 in these files. */
-#define GEMMA_POST_ATTN_NORM "blk.%d.post_attention_norm.weight" /* [H], as the next one */
-#define GEMMA_POST_FFN_NORM "blk.%d.post_ffw_norm.weight"
+#define GEMMA_LAYER "blk.%d."
+#define GEMMA_LAYER_ATTN_NORM "post_attention_norm" /* .weight [H], as the next one */
+#define GEMMA_LAYER_FFN_NORM "post_ffw_norm"
+#define GEMMA_POST_ATTN_NORM GEMMA_LAYER GEMMA_LAYER_ATTN_NORM ".weight"
+#define GEMMA_POST_FFN_NORM GEMMA_LAYER GEMMA_LAYER_FFN_NORM ".weight"
 #define GEMMA_OUT_SCALE "blk.%d.layer_output_scale.weight" /* [1] */
 
 /* ---- dflash ------------------------------------------------------------------------------------------------ */

@@ -1,6 +1,7 @@
-/* own_rope.c - the layers of a drafter that are not the target's, in the file that a training goes on from: whether the
- * training computes their form, and their rope, which is written to the new file. */
+/* own_layers.c - the layers of a drafter that are not the target's, in the file that a training goes on from: their
+ * form and their rope, which are written to the new file. */
 #include "draft/learned/layer_entries.h"
+#include "draft/learned/learned_files.h"
 #include "train/nets.h"
 
 #include <stdio.h>
@@ -8,11 +9,35 @@
 
 /* ---- the form --------------------------------------------------------------------------------------------- */
 
-int own_layers_check(const DrafterFile *f, const Hparams *shape, const char *method, fr_error *err) {
-    if (!gemma_layer_in(f, 0) && shape->attn_scale == 0) return FR_OK;
-    return error_set(err, FR_ERR_UNSUPPORTED,
-                     "%s: has layers of another form, such as Gemma 4's, which forerun train %s does not support",
-                     gguf_path(f->gguf), method);
+int own_form_read(OwnForm *form, DrafterFile *f, const Hparams *shape, fr_error *err) {
+    *form = (OwnForm){.attn_scale = (double)shape->attn_scale, .is_gemma = gemma_layer_in(f, 0)};
+    if (!form->is_gemma) return FR_OK;
+    form->values_are_keys = !drafter_file_has_printed(f, DFLASH_WEIGHT(DFLASH_ATTN_V), 0);
+    int status = FR_OK;
+    for (int32_t i = 0; i < shape->n_layer && !status; i++)
+        status = gemma_layer_read_scale(f, i, &form->out_scales[i], err);
+    return status;
+}
+
+static void set_name_of_scale(char name[64], int32_t layer) { snprintf(name, 64, GEMMA_OUT_SCALE, layer); }
+
+void own_form_write(GgufWriter *w, const char *prefix, const OwnForm *form, int32_t n_layer) {
+    char name[64];
+    snprintf(name, sizeof name, "%sattention.scale", prefix);
+    if (form->attn_scale > 0) gguf_set_f32(w, name, (float)form->attn_scale);
+    for (int32_t i = 0; i < n_layer; i++) {
+        set_name_of_scale(name, i);
+        if (form->out_scales[i] != 0) gguf_add_tensor(w, name, TYPE_F32, 1, (int64_t[]){1}, &form->out_scales[i]);
+    }
+}
+
+bool own_form_keeps(const OwnForm *form, int32_t n_layer, const char *name) {
+    char own[64];
+    for (int32_t i = 0; i < n_layer; i++) {
+        set_name_of_scale(own, i);
+        if (form->out_scales[i] != 0 && strcmp(name, own) == 0) return true;
+    }
+    return false;
 }
 
 /* ---- reading ---------------------------------------------------------------------------------------------- */
