@@ -25,7 +25,7 @@
 set -euo pipefail
 shopt -s inherit_errexit
 : "${FORERUN:=build/forerun}" "${TARGET:=models/target.gguf}" "${DRAFTERS:=build/learned}" "${SEED=1}" "${OUT:=build/drafters-table}"
-: "${FORMS:=eagle hass paper separate redrafter hydra medusa space eagle3 dflash dspark mtp}" "${PROMPTS:=$DRAFTERS/heldout.jsonl}" "${LIMIT:=4}"
+: "${FORMS:=eagle hass paper separate redrafter hydra hydra-plus hydra-own medusa space eagle3 dflash dspark mtp}" "${PROMPTS:=$DRAFTERS/heldout.jsonl}" "${LIMIT:=4}"
 : "${BENCH:=}" "${WHOLE:=models/f16/target.gguf}" "${TYPE:=Q4_0}" "${METHOD:=eagle3}" "${MINUTES:=3}" "${ANSWERS:=$DRAFTERS/answers.jsonl}"
 : "${RECORDS:=300}"
 TEMPERATURES="0 0.7 1"

@@ -35,7 +35,7 @@ shopt -s inherit_errexit
 : "${FORERUN:=build/forerun}" "${TARGET:=models/target.gguf}" "${CORPUS:=../shared/data/corpus}"
 : "${DATA:=build/learned}" "${OUT:=build/learned}"
 : "${EVERY:=1}" "${FORM_STEPS=}" "${METHODS:=lyanna eagle redrafter hydra medusa}" "${MINUTES:=20}" "${LYANNA=}" "${CURRICULUM=}"
-: "${SEEDS:=1 2 3}" "${FORMS:=paper separate separate-drawn eagle hass eagle-hass paper-1-3-5 separate-1-3-5 redrafter hydra hydra-own hydra-plus medusa space eagle3 dflash dspark}"
+: "${SEEDS:=1 2 3}" "${FORMS:=paper separate separate-drawn eagle hass eagle-hass paper-1-3-5 separate-1-3-5 redrafter hydra hydra-own hydra-plus medusa space eagle3 dflash dspark mtp}"
 mkdir -p "$DATA" "$OUT"
 
 # The target continues the beginnings of some texts of each kind, half of them greedily, half at temperature 0.8.

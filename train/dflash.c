@@ -94,8 +94,10 @@ static const Option option_table[] = {
      .help = "rank of this bias"},
     {.key = "confidence",
      OPT_FLAG(DflashSettings, has_confidence),
-     .help = "DSpark: also train a head that predicts from a position's state and the token before it whether a draft "
-             "is accepted there; drafts are then shorter where that is unlikely. Needs a Markov head"},
+     .help =
+         "DSpark: also train a head that predicts from a position's state and the token before it whether a draft "
+         "is accepted there; drafts are then shorter where that is unlikely. Without a Markov head it reads only the "
+         "state"},
     {.key = "anchors",
      OPT_INT(DflashSettings, n_anchors, 1, 1 << 20),
      .default_value = "32",
@@ -122,7 +124,6 @@ static int check_parts(fr_error *err) {
     const char *needed = settings.conv_group && !net.conv_taps         ? "--conv-group: pass --conv-taps as well"
                          : settings.selector_top && !net.selector_rank ? "--selector-top: pass --selector-rank as well"
                          : settings.markov_rank && !net.markov         ? "--markov-rank: pass --markov as well"
-                         : settings.has_confidence && !net.markov      ? "--confidence: pass --markov as well"
                                                                        : NULL;
     if (needed) return error_set(err, FR_ERR_ARGUMENT, "%s, or leave it out", needed);
     if (net.conv_taps && net.C % net.conv_group)
@@ -133,6 +134,9 @@ static int check_parts(fr_error *err) {
     if (net.markov && net.selector_rank)
         return error_set(err, FR_ERR_ARGUMENT,
                          "a drafter has either a Markov head or a selector: leave out --markov or --selector-rank");
+    if (net.has_confidence && net.selector_rank)
+        return error_set(err, FR_ERR_ARGUMENT,
+                         "a drafter with a selector has no confidence head: leave out --confidence or --selector-rank");
     return FR_OK;
 }
 
@@ -200,8 +204,6 @@ static int check_form(const DrafterFile *f, const Hparams *h, fr_error *err) {
     if (keys.conv_taps > keys.block) what = "convolutions that are longer than a block";
     if (keys.block > DFLASH_MAX_BLOCK) what = "more than 16 slots in a block";
     if (keys.selector_top && drafter_file_has(f, DFLASH_MARKOV_BEFORE)) what = "both a Markov head and a selector";
-    if (drafter_file_has(f, DFLASH_CONFIDENCE ".weight") && !drafter_file_has(f, DFLASH_MARKOV_BEFORE))
-        what = "a confidence head without a Markov head";
     if (drafter_file_has(f, "dflash_fc.weight") || drafter_file_has(f, "dflash.fc.weight"))
         what = "tensor names of an older layout";
     if (!what) return FR_OK;
@@ -246,13 +248,13 @@ static int read_selector(const DrafterFile *f, fr_error *err) {
 static int read_markov(const DrafterFile *f, fr_error *err) {
     const GgufTensor *confidence = gguf_find_tensor(f->gguf, DFLASH_CONFIDENCE ".weight");
     int status = read_rank(f, DFLASH_MARKOV_BEFORE, MARKOV_MAX_RANK, &net.markov_rank, err);
+    net.has_confidence = confidence != NULL;
+    net.confidence_is_vector = confidence && confidence->n_dims == 1;
+    net.confidence_is_narrow = confidence && confidence->dims[0] == net.C;
     if (status || net.markov_rank == 0) return status;
     net.markov = drafter_file_has(f, DFLASH_MARKOV_JOINT ".weight")  ? MARKOV_RECURRENT
                  : drafter_file_has(f, DFLASH_MARKOV_GATE ".weight") ? MARKOV_GATED
                                                                      : MARKOV_VANILLA;
-    net.has_confidence = confidence != NULL;
-    net.confidence_is_vector = confidence && confidence->n_dims == 1;
-    net.confidence_is_narrow = confidence && confidence->dims[0] == net.C;
     return FR_OK;
 }
 
@@ -322,8 +324,9 @@ static void add_parts(char *signature, size_t n_signature) {
                  net.selector_rank, net.selector_top, net.selector_weight);
     n = strlen(signature);
     if (net.markov)
-        snprintf(signature + n, n_signature - n, " markov=%s markov-rank=%d%s", kinds[net.markov], net.markov_rank,
-                 net.has_confidence ? " confidence=on" : "");
+        snprintf(signature + n, n_signature - n, " markov=%s markov-rank=%d", kinds[net.markov], net.markov_rank);
+    n = strlen(signature);
+    if (net.has_confidence) snprintf(signature + n, n_signature - n, " confidence=on");
 }
 
 static int open_dflash(Trainer **out, const TrainArgs *a, const Gguf *source, char *signature, size_t n_signature,

@@ -20,7 +20,7 @@
  *     z = w [h ; w1(a)] + b,      y = sum over v of min(p_v, q_v)
  *     loss = log(1 + exp(z)) - y z,      dloss / dz = sigmoid(z) - y
  *
- * y is a number in this loss, as in DeepSpec. There the gradient flows on into h and w1. Here it does not, as with the
+ * without w1(a) in a narrow head, which is also one without a Markov head. y is a number in this loss, as in DeepSpec. There the gradient flows on into h and w1. Here it does not, as with the
  * confidence head of lyanna: the drafter learns to predict tokens, not to be predictable.
  *
  * Initial values: W2 is zeros, so a drafter to which a Markov head is added begins with what it predicted before. The
@@ -49,14 +49,19 @@ static bool has_gate(const DflashNet *n) { return n->markov == MARKOV_GATED || i
 
 /* ---- tensors ------------------------------------------------------------------------------------ */
 
-static int32_t n_of_head(const DflashNet *n) { return has_gate(n) ? MARKOV_GATE_BIAS + 1 : MARKOV_OUTPUT + 1; }
+/* Tensors of the Markov head; those of the confidence head follow. */
+static int32_t n_of_head(const DflashNet *n) {
+    return n->markov == MARKOV_NONE ? 0 : has_gate(n) ? MARKOV_GATE_BIAS + 1 : MARKOV_OUTPUT + 1;
+}
 
 int32_t dflash_markov_n_tensors(const DflashNet *n) {
-    return n->markov ? n_of_head(n) + (n->has_confidence ? CONFIDENCE_TENSORS : 0) : 0;
+    return n_of_head(n) + (n->has_confidence ? CONFIDENCE_TENSORS : 0);
 }
 
 /* How many numbers of the vector of the token before the confidence head reads. */
-static int64_t n_confidence_vector(const DflashNet *n) { return n->confidence_is_narrow ? 0 : n->markov_rank; }
+static int64_t n_confidence_vector(const DflashNet *n) {
+    return n->confidence_is_narrow || n->markov == MARKOV_NONE ? 0 : n->markov_rank;
+}
 
 /* The weights of the confidence head are a matrix of one row, unless the file that training goes on from has a
  * vector. */
@@ -100,10 +105,13 @@ int dflash_markov_open(DflashMarkov *m, const DflashNet *n, int64_t T, fr_error 
         ARENA_ITEM(&m->x, rows * r),
         ARENA_ITEM(&m->dx, rows * r),
         ARENA_ITEM(&m->bias, rows * dflash_n_own(n)),
-        ARENA_ITEM(&m->rejected, rows),
     };
+    const ArenaItem of_confidence[] = {ARENA_ITEM(&m->rejected, rows)};
+    int status = FR_OK;
     *m = (DflashMarkov){0};
-    return n->markov ? arena_take(&m->arena, items, ARENA_COUNT(items), "the Markov head of a drafter", err) : FR_OK;
+    if (n->markov) status = arena_take(&m->arena, items, ARENA_COUNT(items), "the Markov head of a drafter", err);
+    if (status || !n->has_confidence) return status;
+    return arena_take(&m->arena, of_confidence, 1, "the confidence head of a drafter", err);
 }
 
 void dflash_markov_close(DflashMarkov *m) { arena_free(&m->arena); }
@@ -255,7 +263,7 @@ void dflash_confidence_learn(DflashMarkov *m, const DflashNet *n, real *const *w
     double share = head_loss_share(h, step);
     total_variation_forward(m->rejected, h->logits, h->dist, h->n, h->D);
     for (int32_t i = 0; i < h->n; i++) {
-        const real *hidden = x + i * C, *before = m->before + at[i] * n->markov_rank;
+        const real *hidden = x + i * C, *before = r ? m->before + at[i] * r : hidden; /* not read without r */
         double y = 1 - (double)m->rejected[i], dz;
         double z = (double)(real_dot(weights, hidden, C) + real_dot(weights + C, before, r) +
                             w[first + CONFIDENCE_OFFSET][0]);

@@ -450,11 +450,11 @@ static void the_confidence_head_does_not_change_the_layer(void **state) {
         with.loss.has_margins = true;
         net_check_addition(&(NetCase){"with confidence", class, &with, C, V}, &(NetCase){"", class, nets[i], C, V}, 1);
     }
-    for (int i = 6; i < 9; i++) {
+    for (int i = 6; i < 10; i++) { /* the last one has no Markov head */
         DflashNet with = dflashes[i];
         with.has_confidence = true;
         with.confidence_is_vector = i == 7;
-        with.confidence_is_narrow = i == 8;
+        with.confidence_is_narrow = i >= 8;
         net_check_addition(&(NetCase){"dflash with confidence", &dflash_net_class, &with, C, V},
                            &(NetCase){"", &dflash_net_class, &dflashes[i], C, V}, CONFIDENCE_TENSORS);
     }
