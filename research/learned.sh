@@ -169,7 +169,7 @@ drafts_of_form() { # FORM DEPTH OPTIONS
   local seed method shape=
   method=$(method_of_form "$1")
   case $method in
-    lyanna | eagle | eagle3) shape=,depth=$2,top=4 ;;
+    lyanna | eagle | eagle3 | mtp) shape=,depth=$2,top=4 ;;
     redrafter) shape=,length=$2 ;;
     dflash) shape=,depth=$2 ;;
   esac
