@@ -20,8 +20,9 @@
  *     z = w [h ; w1(a)] + b,      y = sum over v of min(p_v, q_v)
  *     loss = log(1 + exp(z)) - y z,      dloss / dz = sigmoid(z) - y
  *
- * without w1(a) in a narrow head, which is also one without a Markov head. y is a number in this loss, as in DeepSpec. There the gradient flows on into h and w1. Here it does not, as with the
- * confidence head of lyanna: the drafter learns to predict tokens, not to be predictable.
+ * without w1(a) in a narrow head, which is also one without a Markov head. y is a number in this loss, as in DeepSpec.
+ * There the gradient flows on into h and w1. Here it does not, as with the confidence head of lyanna: the drafter
+ * learns to predict tokens, not to be predictable.
  *
  * Initial values: W2 is zeros, so a drafter to which a Markov head is added begins with what it predicted before. The
  * confidence head begins with 1/2.
