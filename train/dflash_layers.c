@@ -256,11 +256,13 @@ static void make_values(const DflashNet *n, real *const *w, const DflashValues *
     if (is_gemma) rmsnorm_forward(v->out, v->rms, v->raw, NULL, n_rows * n->n_head_kv, n->head_dim, (real)n->rms_eps);
 }
 
-/* Makes a->delta, what a part of the layer adds, of the outputs of its last matrix: after their convolution, conv, and
- * the norm, if there are these. Without them the outputs are a->delta. */
+/* Returns where the last matrix of a part of the layer writes its outputs. */
 static real *outputs_of(const DflashNet *n, DflashActs *a, const DflashConv *conv, const AddedRows *added) {
     return n->conv_taps ? conv->out : n->form.is_gemma ? added->raw : a->delta;
 }
+
+/* Makes a->delta, what the part adds, of these outputs: their convolution, and the norm of that. Where a layer has
+ * neither, the outputs are a->delta. */
 static void slots_delta(const DflashNet *n, real *const *w_conv, DflashActs *a, const DflashConv *conv,
                         const AddedRows *added, const real *norm) {
     if (n->conv_taps) dflash_conv_outputs(n, w_conv, conv, n->form.is_gemma ? added->raw : a->delta, a->n_anchors);

@@ -40,7 +40,7 @@ bool own_form_keeps(const OwnForm *form, int32_t n_layer, const char *name) {
     return false;
 }
 
-/* ---- reading ---------------------------------------------------------------------------------------------- */
+/* ---- the rope, reading ------------------------------------------------------------------------------------ */
 
 int own_rope_read(Rope *rope, const float **kept, DrafterFile *f, const char *name, const RopeParams *params,
                   Arena *arena, fr_error *err) {
@@ -57,7 +57,7 @@ int own_rope_read(Rope *rope, const float **kept, DrafterFile *f, const char *na
     return status;
 }
 
-/* ---- writing ---------------------------------------------------------------------------------------------- */
+/* ---- the rope, writing ------------------------------------------------------------------------------------ */
 
 typedef struct RopeKey {
     char text[80];
