@@ -469,7 +469,11 @@ static const ToolForm forms[] = {
     /* <|tool_call|>[{"name": "f", "arguments": {...}}]<|/tool_call|> */
     {.family = "phi3", .begin = "<|tool_call|>", .end = "<|/tool_call|>", .is_list = true, .arguments = "arguments"},
     /* <|channel|>commentary to=functions.f <|constrain|>json<|message|>{...}<|call|> */
-    {.family = "gpt-oss", .begin = "<|constrain|>", .is_harmony = true, .arguments = "arguments"},
+    {.family = "gpt-oss",
+     .begin = "<|constrain|>",
+     .is_harmony = true,
+     .arguments = "arguments",
+     .after_reasoning = "<|end|><|start|>assistant"},
     /* <tool_call>{"name": "f", "arguments": {...}}</tool_call> */
     {.family = "chatml", .begin = "<tool_call>", .end = "</tool_call>", .arguments = "arguments"},
 };

@@ -49,6 +49,7 @@ typedef struct ToolForm {
     bool is_list;          /* calls are elements of an array */
     const char *arguments; /* the key of a call's arguments */
     bool is_harmony; /* an answer consists of messages with headers (harmony.c); `begin` is a mark within headers */
+    const char *after_reasoning; /* what ends reasoning that a call may follow; NULL: the mark of the template */
 } ToolForm;
 
 /* The marks that a template has around reasoning. They are static. */
@@ -69,7 +70,7 @@ typedef struct AnswerForm {
     int n_names;
     bool reasons;      /* the first mark at the beginning begins reasoning */
     bool is_reasoning; /* the prompt contains that mark already */
-    bool has_reasoned; /* the prompt ends with the second mark */
+    bool has_reasoned; /* the prompt ends with the second mark, or within the text that may follow it */
     bool drops_blank;  /* a space at the beginning belongs to the template */
 } AnswerForm;
 

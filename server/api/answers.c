@@ -93,18 +93,20 @@ static int copy_names(AnswerForm *form, const json_t *tools) {
 }
 
 /* Makes the grammar begin after the reasoning. If the template has not begun the reasoning and the model may do so, the
- * grammar begins after it or, without reasoning, at once. */
-static void put_reasoning_first(Plan *plan, const AnswerForm *form) {
+ * grammar begins after it or, without reasoning, at once. A text that the prompt has begun does not reason. */
+static void put_reasoning_first(Plan *plan, const Answers *a) {
+    const AnswerForm *form = &a->form;
     bool may_begin = answers_may_reason(plan->model) && !form->has_reasoned;
-    if (form->is_reasoning || may_begin) plan->grammar_after = form->marks->end;
+    if (form->is_reasoning || may_begin) plan->grammar_after = a->reasoning_end;
     if (!form->is_reasoning && may_begin) plan->grammar_opening = form->marks->begin;
 }
 
 /* Bounds the reasoning of answers that may have some, or prepares for a client that ends it. */
-static void set_budget(Plan *plan, const AnswerForm *form, const ChatMessages *f) {
+static void set_budget(Plan *plan, const Answers *a, const ChatMessages *f) {
+    const AnswerForm *form = &a->form;
     bool is_bounded = f->has_budget || plan->controls_reasoning;
     if (!is_bounded || form->has_reasoned || !(form->is_reasoning || form->reasons)) return;
-    plan->reasoning_end = form->marks->end;
+    plan->reasoning_end = a->reasoning_end;
     plan->reasoning_opening = form->is_reasoning ? NULL : form->marks->begin;
     plan->max_reasoning = f->has_budget ? f->max_reasoning : UNBOUNDED;
 }
@@ -141,15 +143,16 @@ int answers_prepare(ApiCall *call, ChatMessages *f) {
     a->form.is_either = a->form.tools && call->plan.is_format;
     bool is_free = !call->plan.grammar && !f->prefill && !f->prefill_reasoning; /* a grammar holds the whole text */
     a->form.drops_blank = is_free && call->plan.model->writes_blank;
-    if (f->prefill && !a->form.is_reasoning) a->form.reasons = false;
+    if (f->prefill && !a->form.is_reasoning) a->form.reasons = false, a->form.has_reasoned = true;
     result.tokens = NULL;
     fr_chat_result_free(&result);
     if (plan_add_prompt(&call->plan, &prompt, &call->error)) return -1;
     if (a->form.is_either && copy_names(&a->form, f->tools))
         return api_refuse(&call->error, 500, NULL, NULL, "memory ran out");
+    a->reasoning_end = a->form.marks->end;
     if (tool_grammar_prepare(call, a, f)) return -1;
-    if (call->plan.grammar) put_reasoning_first(&call->plan, &a->form);
-    set_budget(&call->plan, &a->form, f);
+    if (call->plan.grammar) put_reasoning_first(&call->plan, a);
+    set_budget(&call->plan, a, f);
     if (f->keeps_reasoning) a->form.reasons = a->form.is_reasoning = false;
     return make_readers(a, &call->plan) ? api_refuse(&call->error, 500, NULL, NULL, "memory ran out") : 0;
 }

@@ -84,6 +84,7 @@ typedef struct Answers {
     AnswerForm form;
     bool has_args_mark, has_id_mark; /* "[ARGS]" and "[CALL_ID]" are tokens of the vocabulary */
     bool is_forced, has_one_call;    /* the answer consists of calls only; it has at most one call */
+    const char *reasoning_end;       /* what ends the reasoning of a text with a grammar or a budget */
     struct {
         int32_t token; /* a control token, whose text is not shown */
         const char *mark;
@@ -132,7 +133,7 @@ const char *stop_string_of(const Choice *c);
 /* ---- the grammar of tool calls (tool_grammar.c): the form of the model's family, and the tool's own schema ----- */
 
 /* Sets the grammar in the plan of the call: text with tool calls in it or, if tool_choice forces them, only tool calls.
- * It runs in the worker. */
-int tool_grammar_prepare(ApiCall *call, const Answers *a, const ChatMessages *f);
+ * Sets a->reasoning_end if the grammar follows another end of reasoning. It runs in the worker. */
+int tool_grammar_prepare(ApiCall *call, Answers *a, const ChatMessages *f);
 
 #endif

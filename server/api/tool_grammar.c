@@ -11,8 +11,15 @@
  * {"name": instead. If there is a schema for the answer, there is no free text, because such a text could end without a
  * call and would not be an answer.
  *
+ * Answers of gpt-oss are messages, one of which may be a call, which ends the answer (harmony.c):
+ *
+ *     root  ::= (say next)* (say | call)                                "auto"
+ *     root  ::= call                                                    "required"
+ *     say   ::= channel %text "<|end|>"
+ *     next  ::= %mark "<|end|>" %mark "<|start|>" "assistant"
+ *
  * A tool whose schema cannot be compiled is refused if it is `strict` or if a call is forced. Otherwise its arguments
- * may be any object, and the answer has a warning. Calls of gpt-oss are not held to anything, and cannot be forced. */
+ * may be any object, and the answer has a warning. */
 #include "server/api/answers.h"
 
 #include "cli/command.h"
@@ -30,6 +37,7 @@ typedef struct ToolGrammar {
     const char *name; /* the only tool that may be called; NULL: all may be called */
     Buf answer;       /* the schema of an answer that is no call; answer.data is NULL: there is none */
     bool is_forced, is_one, has_names, has_ids;
+    bool is_inside;           /* gpt-oss: the prompt ends within a message */
     bool is_loose[MAX_TOOLS]; /* for each tool: its arguments may be any object */
     Buf text;
 } ToolGrammar;
@@ -145,11 +153,47 @@ static void add_root(ToolGrammar *t) {
     } else add(t, t->is_one ? "\nroot ::= text calls?\n" : "\nroot ::= text (calls text)*\n");
 }
 
+/* ---- messages of gpt-oss ------------------------------------------------------------------------------------ */
+
+/* The root of the grammar, if the prompt ends before a header or within a message (is_inside): for forced calls, for a
+ * call or an answer that matches its schema, and for free messages. */
+static const char *const harmony_roots[2][3] = {
+    {"root ::= call\n", "root ::= final answer | call\n", "root ::= (say next)* (say | call)\n"},
+    {"root ::= next call\n", "root ::= answer | next call\n", "root ::= body | body next (say next)* (say | call)\n"},
+};
+
+/* Adds the messages of the answer. The receiver of a call is in the header's role or in its channel. */
+static void add_harmony(ToolGrammar *t) {
+    const char *separator = "";
+    if (t->answer.data && !t->is_forced) add_answer(t);
+    add(t, harmony_roots[t->is_inside][t->is_forced ? 0 : t->answer.data ? 1 : 2]);
+    add(t, "say ::= %mark \"<|channel|>\" (\"analysis\" | \"commentary\" | \"final\") message body\n"
+           "final ::= %mark \"<|channel|>\" \"final\" message\n"
+           "message ::= (\" \" (%mark \"<|constrain|>\")? \"json\")? %mark \"<|message|>\"\n"
+           "body ::= %text \"<|end|>\"\n"
+           "next ::= %mark \"<|end|>\" %mark \"<|start|>\" \"assistant\"\n"
+           "commentary ::= %mark \"<|channel|>\" \"commentary\"\n"
+           "call ::= ");
+    for (size_t i = 0; i < json_array_size(t->tools); i++) {
+        if (!may_be_called(t, i)) continue;
+        add(t, separator);
+        add_literal(t, "(\" to=functions.\" ", name_at(t, i));
+        add_literal(t, " commentary | commentary \" to=functions.\" ", name_at(t, i));
+        add(t, ") message ");
+        add_arguments(t, i);
+        separator = " | ";
+    }
+    add(t, "\n");
+}
+
 static int compile(ToolGrammar *t, ApiCall *call) {
     buf_free(&t->text);
     t->text = (Buf){.max_bytes = TEXT_MAX_BYTES};
-    add_root(t);
-    add_calls(t);
+    if (t->form->is_harmony) add_harmony(t);
+    else {
+        add_root(t);
+        add_calls(t);
+    }
     return constraint_set_grammar(&call->plan, &call->service->grammars, &t->text, "tools", &call->error);
 }
 
@@ -229,17 +273,11 @@ static int take_answer(ToolGrammar *t, ApiCall *call) {
     return fits ? 0 : -1;
 }
 
-int tool_grammar_prepare(ApiCall *call, const Answers *a, const ChatMessages *f) {
+int tool_grammar_prepare(ApiCall *call, Answers *a, const ChatMessages *f) {
     ToolGrammar *t = a->form.tools ? calloc(1, sizeof *t) : NULL;
     const char *name;
     bool is_forced = chat_messages_forces_call(f, &name);
     if (!a->form.tools) return 0;
-    if (a->form.tools->is_harmony) {
-        free(t);
-        return is_forced ? api_refuse(&call->error, 400, "unsupported_value", "tool_choice",
-                                      "a 'tool_choice' that forces a call is not supported for this family of models")
-                         : 0;
-    }
     if (!t) return api_refuse(&call->error, 500, NULL, NULL, "memory ran out");
     *t = (ToolGrammar){.form = a->form.tools,
                        .tools = f->tools,
@@ -247,7 +285,9 @@ int tool_grammar_prepare(ApiCall *call, const Answers *a, const ChatMessages *f)
                        .is_forced = is_forced,
                        .is_one = f->has_one_call || name,
                        .has_names = a->form.tools->has_names && a->has_args_mark,
-                       .has_ids = a->has_id_mark};
+                       .has_ids = a->has_id_mark,
+                       .is_inside = a->form.has_reasoned};
+    bool is_own = !call->plan.grammar || call->plan.is_format; /* no other field has a grammar */
     int status = 0;
     if (call->plan.is_format && take_answer(t, call))
         status = api_refuse(&call->error, 500, NULL, NULL, "memory ran out");
@@ -257,6 +297,7 @@ int tool_grammar_prepare(ApiCall *call, const Answers *a, const ChatMessages *f)
     else if (json_array_size(f->tools) > MAX_TOOLS)
         status = api_refuse(&call->error, 400, "invalid_value", "tools", "'tools' has more than %d tools", MAX_TOOLS);
     else if (!call->plan.grammar && !(call->plan.ignore_eos && !is_forced)) status = compile_what_can_be(t, call, f);
+    if (is_own && call->plan.grammar && t->form->after_reasoning) a->reasoning_end = t->form->after_reasoning;
     buf_free(&t->answer);
     buf_free(&t->text);
     free(t);

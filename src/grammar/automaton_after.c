@@ -97,15 +97,16 @@ static int32_t add_node(Automaton *a, const Automaton *from, bool calls, bool is
     return a->n_nodes++;
 }
 
-/* Appends the node where every text begins, and the nodes that have read a part of the opening. */
+/* Appends the node where every text begins, and the nodes that have read a part of the opening. An opening may have
+ * several control tokens (gpt-oss: <|channel|>analysis<|message|>). */
 static int32_t add_opening(Automaton *a, const Automaton *from, const char *text, size_t n, int32_t first,
                            int32_t end) {
     int32_t begin = add_node(a, from, true, false, end);
-    a->nodes[begin].reads_controls = true;
     for (size_t i = 0; i < n; i++) {
         int32_t at = i == 0 ? begin : add_node(a, from, false, false, end), to = i + 1 == n ? first : a->n_nodes;
         a->edges[a->n_edges++] = (GrammarEdge){(uint8_t)text[i], (uint8_t)text[i], to};
         a->nodes[at].n_edges = 1;
+        a->nodes[at].reads_controls = true;
     }
     return begin;
 }

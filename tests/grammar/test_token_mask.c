@@ -130,6 +130,49 @@ static void also_with_a_vocabulary_of_bytes(void **state) {
     tokenizer_close(tokenizer);
 }
 
+static int32_t token_of(const Tokenizer *tokenizer, const char *spelling) {
+    for (int32_t token = 0; token < tokenizer_n_vocab(tokenizer); token++) {
+        size_t n;
+        const char *piece = tokenizer_piece(tokenizer, token, true, &n);
+        if (n == strlen(spelling) && memcmp(piece, spelling, n) == 0) return token;
+    }
+    fail_msg("there is no token '%s'", spelling);
+    return -1;
+}
+
+/* gpt-oss begins its reasoning with <|channel|>analysis<|message|>, which has two control tokens. */
+static void an_opening_may_have_several_control_tokens(void **state) {
+    (void)state;
+    static const char *const spellings[] = {"<s>", "a", "<s>", "b", "<s>", "c"};
+    Gguf *g;
+    Tokenizer *tokenizer;
+    TokenTrie *t;
+    GrammarRig r;
+    fr_error err;
+    if (gguf_open(&g, "models/target.gguf", &err) || tokenizer_open(&tokenizer, g, &err) ||
+        token_trie_open(&t, tokenizer, tokenizer_n_vocab(tokenizer), &err))
+        fail_msg("%s", err.message);
+    if (!grammar_rig_open(&r, GRAMMAR_REGEX, "c")) fail_msg("%s", r.err.message);
+    Automaton *a = automaton_after(r.automaton, "<s>a<s>", strlen("<s>a<s>"), "b<s>", strlen("b<s>"));
+    GrammarStates *states = states_new(a);
+    const GrammarState *at = states_start(states);
+    for (size_t i = 0; i < sizeof spellings / sizeof *spellings; i++) {
+        int32_t token = token_of(tokenizer, spellings[i]);
+        const TokenMask *m = token_mask_of(states, t, at, &err);
+        bool allowed;
+        if (!(m->bits[token / 64] >> token % 64 & 1)) fail_msg("token %zu, '%s', is forbidden", i, spellings[i]);
+        if (token_read(states, t, token, &at, &allowed, &err)) fail_msg("%s", err.message);
+        assert_true(allowed);
+    }
+    assert_true(at->accepts);
+    states_free(states);
+    free(a);
+    grammar_rig_close(&r);
+    token_trie_close(t);
+    tokenizer_close(tokenizer);
+    gguf_close(g);
+}
+
 /* A mask that is computed in slices is the same one, and no slice does much more than its quota. */
 static void a_mask_in_slices_is_the_same(void **state) {
     (void)state;
@@ -238,6 +281,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(masks_are_those_of_reading_every_token),
         cmocka_unit_test(also_with_a_vocabulary_of_bytes),
+        cmocka_unit_test(an_opening_may_have_several_control_tokens),
         cmocka_unit_test(a_mask_in_slices_is_the_same),
         cmocka_unit_test(a_mask_hides_logits),
         cmocka_unit_test(threads_share_a_grammar),

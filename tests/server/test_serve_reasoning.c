@@ -72,20 +72,22 @@ static void budgets_close_reasoning_by_the_marks_of_the_template(void **state) {
 /* Control tokens have no text in an answer, but the server recognizes them as marks of reasoning. */
 static void marks_may_be_control_tokens(void **state) {
     (void)state;
-    static const char *const names[] = {"<|channel|>", "<|message|>", "<|start|>", "<|end|>"};
-    const RandomModel m = {SMALL_LLAMA,
-                           .n_vocab = 300,
-                           .controls = names,
-                           .n_controls = 4,
-                           .chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
-                                            "{% if add_generation_prompt %}<|channel|>analysis<|message|>{% endif -%}",
-                           .seed = 5};
+    static const char *const names[] = {"<|channel|>",   "<|message|>", "<|start|>", "<|end|>",
+                                        "<|constrain|>", "<|return|>",  "<|call|>"};
+    const RandomModel m = {
+        SMALL_LLAMA,
+        .n_vocab = 300,
+        .controls = names,
+        .n_controls = 7,
+        .chat_template = "{% if tools %}t{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}"
+                         "{% if add_generation_prompt %}<|channel|>analysis<|message|>{% endif -%}",
+        .seed = 5};
     char path[700], args[800];
     fr_error err;
     ServeRig s;
     snprintf(path, sizeof path, "%s/reasoning-controls.gguf", serve_rig_folder());
     assert_int_equal(random_model_write(&m, path, &err), FR_OK);
-    snprintf(args, sizeof args, "-t 1 -c 128 -m %s", path);
+    snprintf(args, sizeof args, "-t 1 -c 512 -m %s", path);
     serve_start(&s, args);
     json_t *j = serve_json(
         &s, "/v1/chat/completions", 200,
@@ -97,6 +99,17 @@ static void marks_may_be_control_tokens(void **state) {
     assert_null(strstr(reasoning, "assistant"));
     assert_null(strstr(text, "final"));
     assert_in_range(json_int_at(j, "usage.completion_tokens_details.reasoning_tokens"), 5, 30);
+    json_decref(j);
+    j = serve_json(
+        &s, "/v1/chat/completions", 200,
+        "{\"max_tokens\": 400, \"seed\": 1, \"reasoning_budget_tokens\": 4, \"tool_choice\": \"required\", "
+        "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {\"type\": "
+        "\"object\", \"properties\": {\"a\": {\"const\": 1}}, \"required\": [\"a\"], \"additionalProperties\": "
+        "false}}}], \"messages\": [{\"role\": \"user\", \"content\": \"tea\"}]}");
+    assert_string_equal(json_text_at(j, "choices.0.message.tool_calls.0.function.name"), "f");
+    assert_non_null(strchr(json_text_at(j, "choices.0.message.tool_calls.0.function.arguments"), '1'));
+    assert_string_equal(json_text_at(j, "choices.0.finish_reason"), "tool_calls");
+    assert_true(json_is_null(json_at(j, "choices.0.message.content")));
     json_decref(j);
     assert_int_equal(serve_stop(&s), 0);
 }

@@ -47,6 +47,9 @@ static int stop(void **state) {
     "\"properties\": {\"city\": {\"$ref\": \"#/$defs/city\"}}, \"required\": [\"city\"], \"additionalProperties\": " \
     "false, \"$defs\": {\"city\": {\"enum\": [\"Rome\", \"Oslo\"]}}}}}, {\"type\": \"function\", \"function\": " \
     "{\"name\": \"now\"}}]"
+#define CITY \
+    "{\"type\": \"object\", \"properties\": {\"city\": {\"enum\": [\"Rome\", \"Oslo\"]}}, \"required\": " \
+    "[\"city\"], \"additionalProperties\": false}"
 #define CALL "\"model\": \"caller\", \"max_tokens\": 150, \"seed\": 3, " HI
 
 static void check_arguments(const char *text) {
@@ -72,8 +75,106 @@ static void a_message_to_a_function_is_a_call(void **state) {
         assert_string_equal(json_text_at(j, "choices.0.finish_reason"), "tool_calls");
         json_decref(j);
     }
-    json_decref(serve_json(&server, "/v1/chat/completions", 400,
-                           "{\"model\": \"messenger\", \"tool_choice\": \"required\", \"tools\": " TOOLS ", " HI "}"));
+}
+
+/* Sends a chat to the model with the template of gpt-oss, with and without drafts, which must not matter, and checks
+ * its call, if there is one. Returns the message. */
+static json_t *messenger(const char *fields, int seed) {
+    static const char *const parts[] = {"choices.0.message.content", "choices.0.message.reasoning_content",
+                                        "choices.0.message.tool_calls.0.function", "choices.0.finish_reason"};
+    json_t *answers[2], *message;
+    for (int d = 0; d < 2; d++) {
+        char body[3000];
+        snprintf(
+            body, sizeof body,
+            "{\"model\": \"messenger\", \"max_tokens\": 200, \"temperature\": 0.9, \"seed\": %d, \"draft\": \"%s\", "
+            "\"tools\": " TOOLS ", %s}",
+            seed, d ? "ngram-trie" : "none", fields);
+        answers[d] = serve_json(&server, "/v1/chat/completions", 200, body);
+    }
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        assert_true(json_equal(json_at(answers[0], parts[i]), json_at(answers[1], parts[i])) ||
+                    (!json_at(answers[0], parts[i]) && !json_at(answers[1], parts[i])));
+    message = json_incref((json_t *)(uintptr_t)json_at(answers[0], "choices.0.message"));
+    const char *name = json_string_value(json_at(message, "tool_calls.0.function.name"));
+    assert_true(json_array_size(json_at(message, "tool_calls")) <= 1);
+    if (name) {
+        const char *arguments = json_text_at(message, "tool_calls.0.function.arguments");
+        if (strcmp(name, "weather") == 0) check_arguments(arguments);
+        else assert_string_equal(name, "now");
+        assert_string_equal(json_text_at(answers[0], "choices.0.finish_reason"), "tool_calls");
+    }
+    json_decref(answers[0]), json_decref(answers[1]);
+    return message;
+}
+
+static const char *called(const json_t *message) {
+    return json_string_value(json_at(message, "tool_calls.0.function.name"));
+}
+
+/* Returns the last token of a text. */
+static int last_token(const char *text) {
+    char body[100];
+    snprintf(body, sizeof body, "{\"content\": \"%s\"}", text);
+    json_t *tokens = serve_json(&server, "/tokenize", 200, body);
+    const json_t *ids = json_at(tokens, "tokens");
+    int token = (int)json_integer_value(json_array_get(ids, json_array_size(ids) - 1));
+    json_decref(tokens);
+    return token;
+}
+
+/* A call follows at once, after the beginning of a text, or after reasoning, which a budget ends. */
+static void a_message_to_a_function_is_forced(void **state) {
+    (void)state;
+    static const char *const choices[] = {"\"required\"",
+                                          "{\"type\": \"function\", \"function\": {\"name\": \"weather\"}}"},
+                             *const begins[] = {
+                                 "", ", {\"role\": \"assistant\", \"content\": \"It\"}",
+                                 ", {\"role\": \"assistant\", \"content\": \"\", \"reasoning_content\": \"So\"}"};
+    for (int i = 0; i < 6; i++) {
+        char fields[500];
+        snprintf(fields, sizeof fields,
+                 "\"tool_choice\": %s, \"reasoning_budget\": 6, \"messages\": [{\"role\": \"user\", \"content\": "
+                 "\"Hi\"}%s], \"continue_final_message\": %s",
+                 choices[i / 3], begins[i % 3], i % 3 ? "true" : "false");
+        json_t *message = messenger(fields, 3);
+        assert_non_null(called(message));
+        if (i / 3 == 1) assert_string_equal(called(message), "weather");
+        assert_true(json_is_string(json_at(message, "reasoning_content")) == (i % 3 == 2));
+        json_decref(message);
+    }
+}
+
+/* Beside a schema for the answer, the answer is a message in the channel `final` that matches it, or a call. Biases make
+ * the model begin with "<|channel|>f" or not. */
+static void a_message_to_the_user_has_its_schema(void **state) {
+    (void)state;
+    int less = last_token("a<"), f = last_token(">f");
+    for (int calls = 0; calls < 2; calls++) {
+        char fields[600];
+        snprintf(fields, sizeof fields,
+                 "\"logit_bias\": {\"%d\": %d, \"%d\": %d}, \"response_format\": {\"type\": \"json_schema\", "
+                 "\"json_schema\": {\"strict\": true, \"schema\": " CITY "}}, " HI,
+                 less, calls ? -60 : 60, f, calls ? -60 : 60);
+        json_t *message = messenger(fields, 3);
+        assert_true(calls ? called(message) != NULL : !called(message));
+        if (!calls) check_arguments(json_text_at(message, "content"));
+        json_decref(message);
+    }
+}
+
+static void messages_are_free_but_for_their_headers(void **state) {
+    (void)state;
+    int n_texts = 0;
+    for (int seed = 1; seed <= 8; seed++) {
+        json_t *message = messenger("\"tool_choice\": \"auto\", " HI, seed);
+        const char *content = json_string_value(json_at(message, "content")),
+                   *reasoning = json_string_value(json_at(message, "reasoning_content"));
+        assert_true(called(message) || content || reasoning);
+        n_texts += (content && *content) || (reasoning && *reasoning);
+        json_decref(message);
+    }
+    assert_true(n_texts > 0);
 }
 
 /* The grammar forces a call, whatever the model would have written; it is the same with and without drafts. */
@@ -104,10 +205,6 @@ static void a_call_is_forced(void **state) {
     answer_free(&a);
     json_decref(plain), json_decref(drafted), json_decref(one);
 }
-
-#define CITY \
-    "{\"type\": \"object\", \"properties\": {\"city\": {\"enum\": [\"Rome\", \"Oslo\"]}}, \"required\": " \
-    "[\"city\"], \"additionalProperties\": false}"
 
 static void a_call_is_forced_in_messages_and_responses(void **state) {
     (void)state;
@@ -219,9 +316,7 @@ static void beside_tools_an_answer_has_its_schema_or_is_a_call(void **state) {
         "false, \"tools\": [{\"type\": \"function\", \"name\": \"weather\", \"parameters\": " CITY
         "}], \"draft\": \"%s\", \"logit_bias\": {\"%d\": %d}, \"text\": {\"format\": {\"type\": "
         "\"json_schema\", \"schema\": " CITY "}}}";
-    json_t *tokens = serve_json(&server, "/tokenize", 200, "{\"content\": \"a<\"}");
-    const json_t *ids = json_at(tokens, "tokens");
-    int less = (int)json_integer_value(json_array_get(ids, json_array_size(ids) - 1));
+    int less = last_token("a<");
     for (int calls = 0; calls < 2; calls++) {
         char body[1400];
         snprintf(body, sizeof body, chat, "none", less, calls ? 60 : -100);
@@ -241,7 +336,6 @@ static void beside_tools_an_answer_has_its_schema_or_is_a_call(void **state) {
         assert_string_equal(again, calls ? arguments : content);
         json_decref(plain), json_decref(drafted), json_decref(items);
     }
-    json_decref(tokens);
 }
 
 static void a_message_has_the_format_of_its_schema(void **state) {
@@ -326,9 +420,7 @@ static void a_model_that_reasons_by_itself_has_a_schema_too(void **state) {
         /* if the prompt contains the reasoning, nothing comes before the schema */
         {60, "\"chat_template_kwargs\": {\"thought\": \"x\"}, ", "\"done\"", NULL},
     };
-    json_t *tokens = serve_json(&server, "/tokenize", 200, "{\"content\": \"a<\"}");
-    const json_t *ids = json_at(tokens, "tokens");
-    int less = (int)json_integer_value(json_array_get(ids, json_array_size(ids) - 1));
+    int less = last_token("a<");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char body[700];
         snprintf(body, sizeof body, format, "none", less, cases[i].bias, cases[i].fields);
@@ -342,7 +434,6 @@ static void a_model_that_reasons_by_itself_has_a_schema_too(void **state) {
         assert_true(json_equal(json_at(plain, "choices"), json_at(drafted, "choices")));
         json_decref(plain), json_decref(drafted);
     }
-    json_decref(tokens);
 }
 
 /* With "auto" the text is free until a call begins; schemas that cannot be enforced are reported or refused. */
@@ -397,6 +488,9 @@ int main(int argc, char **argv) {
     serve_rig_begin(argv[0]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_message_to_a_function_is_a_call),
+        cmocka_unit_test(a_message_to_a_function_is_forced),
+        cmocka_unit_test(a_message_to_the_user_has_its_schema),
+        cmocka_unit_test(messages_are_free_but_for_their_headers),
         cmocka_unit_test(a_call_is_forced),
         cmocka_unit_test(a_call_is_forced_in_messages_and_responses),
         cmocka_unit_test(some_tools_are_allowed),
