@@ -145,8 +145,8 @@ static void a_message_to_a_function_is_forced(void **state) {
     }
 }
 
-/* Beside a schema for the answer, the answer is a message in the channel `final` that matches it, or a call. Biases make
- * the model begin with "<|channel|>f" or not. */
+/* Beside a schema for the answer, the answer is a message in the channel `final` that matches it, or a call. Biases
+ * make the model begin with "<|channel|>f" or not. */
 static void a_message_to_the_user_has_its_schema(void **state) {
     (void)state;
     int less = last_token("a<"), f = last_token(">f");
