@@ -105,7 +105,11 @@ static bool call_scan_byte(CallScan *s, char c) {
     return true;
 }
 
-static bool is_harmony(const AnswerReader *r) { return r->form.tools && r->form.tools->is_harmony; }
+/* Returns whether messages are read (harmony.c): the answer is not just text. */
+static bool is_harmony(const AnswerReader *r) {
+    const AnswerForm *f = &r->form;
+    return f->marks->next_message && (f->tools || f->reasons || f->is_reasoning);
+}
 
 void answer_reader_init(AnswerReader *r, const AnswerForm *form) {
     *r = (AnswerReader){.form = *form, .held.max_bytes = ITEM_TEXT_MAX};
@@ -199,10 +203,7 @@ static Match find_mark(const AnswerReader *r, const char *rest, size_t n, const 
     Match m = NO_MATCH;
     *mark = f->marks->end;
     if (r->state == READS_REASONING) return match(rest, n, *mark);
-    if (r->state == READS_BEGINNING && f->reasons) {
-        *mark = f->marks->begin;
-        if ((m = match(rest, n, *mark)) == NO_MATCH) m = match(rest, n, *mark = f->marks->text);
-    }
+    if (r->state == READS_BEGINNING && f->reasons) m = match(rest, n, *mark = f->marks->begin);
     if (m != NO_MATCH || !f->tools) return m;
     *mark = f->tools->begin;
     if ((m = match(rest, n, *mark)) != NO_MATCH) return m;
@@ -212,7 +213,7 @@ static Match find_mark(const AnswerReader *r, const char *rest, size_t n, const 
 
 static void take_mark(AnswerReader *r, const char *mark) {
     const ReasoningMarks *marks = r->form.marks;
-    r->drops_space = mark == marks->begin || mark == marks->end || mark == marks->text;
+    r->drops_space = mark == marks->begin || mark == marks->end;
     if (r->drops_space) {
         answer_reader_end_item(r);
         buf_clear(&r->held);
@@ -394,7 +395,7 @@ static void take_byte(AnswerReader *r, char c) {
 }
 
 static bool is_plain(const AnswerReader *r) {
-    return r->state == READS_TEXT && !r->form.tools && !r->drops_space && r->held.n == 0;
+    return r->state == READS_TEXT && !r->form.tools && !r->drops_space && r->held.n == 0 && !is_harmony(r);
 }
 
 bool answer_reader_feed(AnswerReader *r, const char *bytes, size_t n, AnswerSink sink, void *user) {
@@ -437,7 +438,8 @@ static const ReasoningMarks marks[] = {
      .begin = "<|channel|>analysis<|message|>",
      .end = "<|end|><|start|>assistant<|channel|>final<|message|>",
      .text = "<|channel|>final<|message|>",
-     .calls = "gpt-oss"},
+     .calls = "gpt-oss",
+     .next_message = "<|end|><|start|>assistant"},
     /* Gemma 4: <|channel>thought ... <channel|> */
     {.sign = "<|channel>", .begin = "<|channel>thought\n", .end = "<channel|>"},
     /* Mistral */
@@ -469,11 +471,7 @@ static const ToolForm forms[] = {
     /* <|tool_call|>[{"name": "f", "arguments": {...}}]<|/tool_call|> */
     {.family = "phi3", .begin = "<|tool_call|>", .end = "<|/tool_call|>", .is_list = true, .arguments = "arguments"},
     /* <|channel|>commentary to=functions.f <|constrain|>json<|message|>{...}<|call|> */
-    {.family = "gpt-oss",
-     .begin = "<|constrain|>",
-     .is_harmony = true,
-     .arguments = "arguments",
-     .after_reasoning = "<|end|><|start|>assistant"},
+    {.family = "gpt-oss", .begin = "<|constrain|>", .arguments = "arguments"},
     /* <tool_call>{"name": "f", "arguments": {...}}</tool_call> */
     {.family = "chatml", .begin = "<tool_call>", .end = "</tool_call>", .arguments = "arguments"},
 };

@@ -42,24 +42,25 @@ typedef void (*AnswerSink)(void *user, AnswerEvent event, const AnswerItem *item
 /* The form in which a family of templates writes calls. */
 typedef struct ToolForm {
     const char *family;    /* as in fr_model_info.chat_family */
-    const char *begin;     /* the mark before one or several calls */
+    const char *begin;     /* the mark before one or several calls; gpt-oss: a mark in headers */
     const char *end;       /* the mark after them; NULL: there is none */
     bool is_bare;          /* an answer that begins with '{' is a call, even without a mark */
     bool has_names;        /* NAME[ARGS]{...} is a call */
     bool is_list;          /* calls are elements of an array */
     const char *arguments; /* the key of a call's arguments */
-    bool is_harmony; /* an answer consists of messages with headers (harmony.c); `begin` is a mark within headers */
-    const char *after_reasoning; /* what ends reasoning that a call may follow; NULL: the mark of the template */
 } ToolForm;
 
 /* The marks that a template has around reasoning. They are static. */
 typedef struct ReasoningMarks {
     const char *sign; /* a template that contains it has these marks; NULL: all other templates have them */
     const char *begin, *end;
-    const char *text;         /* what precedes a text without reasoning, and is dropped; NULL: nothing */
+    const char *text;         /* what precedes a text without reasoning; NULL: nothing */
     const char *space_inside; /* the white space after `begin` and before `end` ... */
     const char *space_after;  /* ... and after `end` */
     const char *calls;        /* the family whose form calls have; NULL: that of the template */
+    /* An answer consists of messages with headers (harmony.c), and this is between a message and what the next header
+     * says. NULL: it does not. */
+    const char *next_message;
 } ReasoningMarks;
 
 typedef struct AnswerForm {
@@ -121,7 +122,7 @@ void answer_reader_put(AnswerReader *r, AnswerKind kind, const char *bytes, size
 void answer_reader_begin_item(AnswerReader *r, AnswerKind kind, const char *name);
 void answer_reader_end_item(AnswerReader *r);
 
-/* Decides what the held text of an answer of gpt-oss is, after each byte, and at the end of the text. */
+/* Decide what the held text of an answer of gpt-oss is, after each byte, and at the end of the text. */
 void harmony_read(AnswerReader *r);
 void harmony_end(AnswerReader *r);
 

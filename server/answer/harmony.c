@@ -1,15 +1,16 @@
-/* harmony.c - answers of gpt-oss with tools, which consist of messages with headers.
+/* harmony.c - answers of gpt-oss, which consist of messages with headers.
  *
  *     <|channel|>analysis<|message|>I need the weather.<|end|>                             reasoning
  *     <|start|>assistant<|channel|>commentary<|message|>Let me look.<|end|>                text before a call
  *     <|start|>assistant<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>
  *     <|start|>assistant to=functions.f<|channel|>commentary json<|message|>{"a": 1}<|call|>    the same call
  *     <|start|>assistant<|channel|>final<|message|>It rains.<|return|>                     text
+ *     <|start|>assistant<|channel|>final <|constrain|>json<|message|>{"rain": true}<|return|>    text
  *
  * The prompt ends with <|start|>assistant, so the first message begins in the middle of its header. <|call|> and
  * <|return|> end the answer, and are rarely written as text. A message to functions.NAME is a call, whose arguments are
  * the message. A message to anybody else, of a tool that the model only believes it has, is text with its header, so
- * that nothing is lost. What does not begin with a header is text, too. Test: test_answer_reader.c. */
+ * that nothing is lost; without tools, so are messages to functions. What does not begin with a header is text, too. Test: test_answer_reader.c. */
 #include "server/answer/answer_reader.h"
 
 #include <string.h>
@@ -59,7 +60,8 @@ static void begin_message(AnswerReader *r) {
     size_t n_to = 0, n_function = strlen(function_mark);
     if (to) to += strlen(recipient_mark), n_to = word(to, (size_t)(end - to));
     if (n_to == strlen("assistant") && memcmp(to, "assistant", n_to) == 0) to = NULL;
-    if (to && n_to > n_function && n_to - n_function < CALL_NAME_MAX && memcmp(to, function_mark, n_function) == 0) {
+    if (to && r->form.tools && n_to > n_function && n_to - n_function < CALL_NAME_MAX &&
+        memcmp(to, function_mark, n_function) == 0) {
         char name[CALL_NAME_MAX] = "";
         memcpy(name, to + n_function, n_to - n_function);
         answer_reader_begin_item(r, ANSWER_CALL, name);

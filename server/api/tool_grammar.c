@@ -1,4 +1,4 @@
-/* tool_grammar.c - the grammar of tool calls in the form of the model's family.
+/* tool_grammar.c - the grammar of tool calls in the form of the model's family, and of answers of gpt-oss.
  *
  *     root  ::= %text "<tool_call>" (calls %text "<tool_call>")*        "auto": text with calls in it
  *     root  ::= calls (space calls)*                                    "required": only calls
@@ -15,6 +15,7 @@
  *
  *     root  ::= (say next)* (say | call)                                "auto"
  *     root  ::= call                                                    "required"
+ *     root  ::= final answer                                            a schema for the answer, and no tools
  *     say   ::= channel %text "<|end|>"
  *     next  ::= %mark "<|end|>" %mark "<|start|>" "assistant"
  *
@@ -32,13 +33,13 @@ enum { TEXT_MAX_BYTES = 64 << 20, MAX_TOOLS = 512 };
 static const char bare_beginning[] = "{\"name\":";
 
 typedef struct ToolGrammar {
-    const ToolForm *form;
+    const ToolForm *form; /* NULL: there are no tools; an answer of gpt-oss has its schema in a message */
     const json_t *tools;
     const char *name; /* the only tool that may be called; NULL: all may be called */
     Buf answer;       /* the schema of an answer that is no call; answer.data is NULL: there is none */
     bool is_forced, is_one, has_names, has_ids;
-    bool is_inside;           /* gpt-oss: the prompt ends within a message */
-    bool is_loose[MAX_TOOLS]; /* for each tool: its arguments may be any object */
+    bool is_harmony, is_inside; /* the answer has messages, as those of gpt-oss; the prompt ends within one */
+    bool is_loose[MAX_TOOLS];   /* for each tool: its arguments may be any object */
     Buf text;
 } ToolGrammar;
 
@@ -155,25 +156,27 @@ static void add_root(ToolGrammar *t) {
 
 /* ---- messages of gpt-oss ------------------------------------------------------------------------------------ */
 
-/* The root of the grammar, if the prompt ends before a header or within a message (is_inside): for forced calls, for a
- * call or an answer that matches its schema, and for free messages. */
-static const char *const harmony_roots[2][3] = {
-    {"root ::= call\n", "root ::= final answer | call\n", "root ::= (say next)* (say | call)\n"},
-    {"root ::= next call\n", "root ::= answer | next call\n", "root ::= body | body next (say next)* (say | call)\n"},
-};
+/* Returns the root of the grammar. The prompt ends before a header or, if is_inside, within a message. */
+static const char *harmony_root(const ToolGrammar *t) {
+    if (!t->form) return t->is_inside ? "root ::= answer\n" : "root ::= final answer\n";
+    if (t->is_forced) return t->is_inside ? "root ::= next call\n" : "root ::= call\n";
+    if (t->answer.data) return t->is_inside ? "root ::= answer | next call\n" : "root ::= final answer | call\n";
+    return t->is_inside ? "root ::= body | body next (say next)* (say | call)\n"
+                        : "root ::= (say next)* (say | call)\n";
+}
 
 /* Adds the messages of the answer. The receiver of a call is in the header's role or in its channel. */
 static void add_harmony(ToolGrammar *t) {
     const char *separator = "";
     if (t->answer.data && !t->is_forced) add_answer(t);
-    add(t, harmony_roots[t->is_inside][t->is_forced ? 0 : t->answer.data ? 1 : 2]);
+    add(t, harmony_root(t));
     add(t, "say ::= %mark \"<|channel|>\" (\"analysis\" | \"commentary\" | \"final\") message body\n"
            "final ::= %mark \"<|channel|>\" \"final\" message\n"
            "message ::= (\" \" (%mark \"<|constrain|>\")? \"json\")? %mark \"<|message|>\"\n"
            "body ::= %text \"<|end|>\"\n"
            "next ::= %mark \"<|end|>\" %mark \"<|start|>\" \"assistant\"\n"
-           "commentary ::= %mark \"<|channel|>\" \"commentary\"\n"
-           "call ::= ");
+           "commentary ::= %mark \"<|channel|>\" \"commentary\"\n");
+    if (t->form) add(t, "call ::= ");
     for (size_t i = 0; i < json_array_size(t->tools); i++) {
         if (!may_be_called(t, i)) continue;
         add(t, separator);
@@ -189,7 +192,7 @@ static void add_harmony(ToolGrammar *t) {
 static int compile(ToolGrammar *t, ApiCall *call) {
     buf_free(&t->text);
     t->text = (Buf){.max_bytes = TEXT_MAX_BYTES};
-    if (t->form->is_harmony) add_harmony(t);
+    if (t->is_harmony) add_harmony(t);
     else {
         add_root(t);
         add_calls(t);
@@ -274,18 +277,19 @@ static int take_answer(ToolGrammar *t, ApiCall *call) {
 }
 
 int tool_grammar_prepare(ApiCall *call, Answers *a, const ChatMessages *f) {
-    ToolGrammar *t = a->form.tools ? calloc(1, sizeof *t) : NULL;
     const char *name;
-    bool is_forced = chat_messages_forces_call(f, &name);
-    if (!a->form.tools) return 0;
+    bool is_harmony = a->form.marks->next_message, is_forced = chat_messages_forces_call(f, &name);
+    if (!a->form.tools && !(is_harmony && call->plan.is_format)) return 0;
+    ToolGrammar *t = calloc(1, sizeof *t);
     if (!t) return api_refuse(&call->error, 500, NULL, NULL, "memory ran out");
     *t = (ToolGrammar){.form = a->form.tools,
-                       .tools = f->tools,
+                       .tools = a->form.tools ? f->tools : NULL,
                        .name = name,
                        .is_forced = is_forced,
                        .is_one = f->has_one_call || name,
-                       .has_names = a->form.tools->has_names && a->has_args_mark,
+                       .has_names = a->form.tools && a->form.tools->has_names && a->has_args_mark,
                        .has_ids = a->has_id_mark,
+                       .is_harmony = is_harmony,
                        .is_inside = a->form.has_reasoned};
     bool is_own = !call->plan.grammar || call->plan.is_format; /* no other field has a grammar */
     int status = 0;
@@ -297,7 +301,7 @@ int tool_grammar_prepare(ApiCall *call, Answers *a, const ChatMessages *f) {
     else if (json_array_size(f->tools) > MAX_TOOLS)
         status = api_refuse(&call->error, 400, "invalid_value", "tools", "'tools' has more than %d tools", MAX_TOOLS);
     else if (!call->plan.grammar && !(call->plan.ignore_eos && !is_forced)) status = compile_what_can_be(t, call, f);
-    if (is_own && call->plan.grammar && t->form->after_reasoning) a->reasoning_end = t->form->after_reasoning;
+    if (is_own && call->plan.grammar && is_harmony) a->reasoning_end = a->form.marks->next_message;
     buf_free(&t->answer);
     buf_free(&t->text);
     free(t);

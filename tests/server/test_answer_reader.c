@@ -139,6 +139,12 @@ static void calls_of_gpt_oss(void **state) {
                              .marks = reasoning_marks_of("<|channel|>"),
                              .has_reasoned = true};
     check_form(&late, "Yes<|return|>", "T[Yes]");
+    const AnswerForm toolless = {.marks = reasoning_marks_of("<|channel|>"), .reasons = true};
+    check_form(&toolless, ANALYSIS START "<|channel|>final <|constrain|>json<|message|>{}", "R[So.]T[{}]");
+    check_form(&toolless, "<|channel|>commentary<|message|>Hm.<|end|>" START "<|channel|>final<|message|>Yes",
+               "T[Hm.]T[Yes]");
+    check_form(&toolless, "<|channel|>commentary to=functions.f json<|message|>{}",
+               "T[<|channel|>commentary to=functions.f json<|message|>{}]");
 }
 
 /* No part of the text is lost. */
@@ -199,7 +205,7 @@ static void reasoning_between_other_marks(void **state) {
         {"<|channel|>", "<|channel|>analysis<|message|>So.<|end|><|start|>assistant<|channel|>final<|message|>Yes",
          "R[So.]T[Yes]"},
         {"<|channel|>", "<|channel|>final<|message|>Yes", "T[Yes]"},
-        {"<|channel|>", "<|channel|>analysis<|message|>So.<|end|>", "R[So.<|end|>]"},
+        {"<|channel|>", "<|channel|>analysis<|message|>So.<|end|>", "R[So.]"},
         {"<|channel|>", "<|channel|>fine", "T[<|channel|>fine]"},
         {"jinja", "<think>So.</think>Yes", "R[So.]T[Yes]"},
     };

@@ -146,16 +146,18 @@ static void a_message_to_a_function_is_forced(void **state) {
 }
 
 /* Beside a schema for the answer, the answer is a message in the channel `final` that matches it, or a call. Biases
- * make the model begin with "<|channel|>f" or not. */
+ * make the model begin with "<|channel|>f" or not. Without tools there is only the answer. */
 static void a_message_to_the_user_has_its_schema(void **state) {
     (void)state;
     int less = last_token("a<"), f = last_token(">f");
-    for (int calls = 0; calls < 2; calls++) {
-        char fields[600];
+    for (int i = 0; i < 3; i++) {
+        char fields[700];
+        bool calls = i == 1;
         snprintf(fields, sizeof fields,
-                 "\"logit_bias\": {\"%d\": %d, \"%d\": %d}, \"response_format\": {\"type\": \"json_schema\", "
+                 "\"tool_choice\": \"%s\", \"logit_bias\": {\"%d\": %d, \"%d\": %d}, \"response_format\": {\"type\": "
+                 "\"json_schema\", "
                  "\"json_schema\": {\"strict\": true, \"schema\": " CITY "}}, " HI,
-                 less, calls ? -60 : 60, f, calls ? -60 : 60);
+                 i == 2 ? "none" : "auto", less, calls ? -60 : 60, f, calls ? -60 : 60);
         json_t *message = messenger(fields, 3);
         assert_true(calls ? called(message) != NULL : !called(message));
         if (!calls) check_arguments(json_text_at(message, "content"));

@@ -41,7 +41,7 @@ static int close_model(void **state) {
     "\"object\", " \
     "\"properties\": {\"x\": {\"oneOf\": [{\"type\": \"integer\"}, {\"type\": \"number\"}]}}}}}"
 
-/* Reads a request of the API and makes its grammar. */
+/* Reads a request of the API and makes its grammar. With the family "gpt-oss, inside" the prompt ends within a message. */
 typedef struct Rig {
     ApiCall call;
     Answers answers;
@@ -53,7 +53,12 @@ static void rig_begin_beside(Rig *r, const char *family, const char *tools, cons
                              bool has_args, const char *format) {
     *r = (Rig){.tools = json_loads(tools, 0, NULL), .choice = json_loads(choice, JSON_DECODE_ANY, NULL)};
     assert_true(r->tools && r->choice);
-    r->answers = (Answers){.form.tools = tool_form_of(family), .has_args_mark = has_args, .has_id_mark = has_args};
+    bool is_inside = strcmp(family, "gpt-oss, inside") == 0, is_harmony = is_inside || strcmp(family, "gpt-oss") == 0;
+    r->answers = (Answers){.form = {.tools = tool_form_of(is_harmony ? "gpt-oss" : family),
+                                    .marks = reasoning_marks_of(is_harmony ? "<|channel|>" : NULL),
+                                    .has_reasoned = is_inside},
+                           .has_args_mark = has_args,
+                           .has_id_mark = has_args};
     r->call = (ApiCall){.service = &service, .plan.model = &model};
     const ChatMessages f = {.tools = r->tools, .tool_choice = r->choice, .has_one_call = has_one_call};
     json_t *value = format ? json_loads(format, 0, NULL) : NULL;
@@ -95,6 +100,10 @@ static Verdict judge(const Rig *r, const char *text) {
 #define ROME "{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\"}}"
 #define LLAMA_ROME "{\"name\": \"weather\", \"parameters\": {\"city\": \"Rome\"}}"
 #define TIME "{\"name\": \"now-2\", \"arguments\": {}}"
+#define SAYS "<|channel|>commentary<|message|>"
+#define NEXT "<|end|><|start|>assistant"
+#define TO_ROME "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{\"city\": \"Rome\"}"
+#define TO_TIME " to=functions.now-2<|channel|>commentary json<|message|>{}"
 
 static void answers_by_family(void **state) {
     (void)state;
@@ -192,6 +201,37 @@ static void answers_by_family(void **state) {
          false,
          false,
          {{LLAMA_ROME "; " LLAMA_ROME, WHOLE}, {"<|python_tag|>", REFUSED}, {"x", REFUSED}}},
+        {"gpt-oss",
+         "\"auto\"",
+         false,
+         false,
+         {{"", PART},
+          {"Well", REFUSED},
+          {"<|channel|>final<|message|>Well to=functions.f {", WHOLE},
+          {"<|channel|>analysis<|message|>So." NEXT SAYS "Well." NEXT TO_ROME, WHOLE},
+          {TO_TIME, WHOLE},
+          {"<|channel|>commentary to=functions.now-2<|message|>{}", WHOLE},
+          {TO_ROME "<|end|>", REFUSED},
+          {SAYS "Well." NEXT, PART},
+          {SAYS "Well.<|end|>x", REFUSED},
+          {"<|channel|>commentary to=functions.other", REFUSED},
+          {"<|channel|>commentary to=browser", REFUSED},
+          {"<|channel|>commentary to=functions.weather json<|message|>{\"city\": \"P", REFUSED}}},
+        {"gpt-oss",
+         "{\"type\": \"function\", \"function\": {\"name\": \"now-2\"}}",
+         false,
+         false,
+         {{TO_TIME, WHOLE}, {"<|channel|>f", REFUSED}, {"<|channel|>commentary to=functions.w", REFUSED}}},
+        {"gpt-oss, inside",
+         "\"auto\"",
+         false,
+         false,
+         {{"", WHOLE},
+          {"It rains. <|channel|>", WHOLE},
+          {"It" NEXT SAYS "Well.", WHOLE},
+          {"It" NEXT TO_ROME, WHOLE},
+          {"It" NEXT "x", REFUSED}}},
+        {"gpt-oss, inside", "\"required\"", false, false, {{NEXT TO_ROME, WHOLE}, {"I", REFUSED}, {TO_TIME, REFUSED}}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Rig r;
@@ -266,6 +306,22 @@ static void a_schema_for_the_answer_beside_tools(void **state) {
          {{"\"a\\n}\"", WHOLE}, {"<tool_call>" TIME "</tool_call>", WHOLE}, {"\"b", REFUSED}}},
         {"chatml", "\"auto\"", ANYTHING, false, {{"[1, null]", WHOLE}, {"<tool_call>" TIME "</tool_call>", WHOLE}}},
         {"chatml", "\"auto\"", "{\"type\": \"text\"}", false, {{"Well", WHOLE}}},
+        {"gpt-oss",
+         "\"auto\"",
+         DONE,
+         false,
+         {{"<|channel|>final <|constrain|>json<|message|>{\"name\": \"Tom\"}", WHOLE},
+          {"<|channel|>final<|message|>{\"name\": \"Tom\"}", WHOLE},
+          {TO_ROME, WHOLE},
+          {"<|channel|>final<|message|>W", REFUSED},
+          {"<|channel|>a", REFUSED},
+          {"{", REFUSED}}},
+        {"gpt-oss", "\"required\"", DONE, false, {{TO_ROME, WHOLE}, {"<|channel|>final", REFUSED}}},
+        {"gpt-oss, inside",
+         "\"auto\"",
+         DONE,
+         false,
+         {{"{\"name\": \"Tom\"}", WHOLE}, {NEXT TO_TIME, WHOLE}, {"W", REFUSED}}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Rig r;
@@ -345,7 +401,8 @@ static void what_is_forced_is_read_as_calls(void **state) {
     static const struct {
         const char *family;
         bool has_args;
-    } families[] = {{"chatml", false}, {"phi3", false}, {"mistral", false}, {"mistral", true}, {"llama3", false}};
+    } families[] = {{"chatml", false}, {"phi3", false},   {"mistral", false},
+                    {"mistral", true}, {"llama3", false}, {"gpt-oss", false}};
     for (size_t i = 0; i < sizeof families / sizeof *families; i++)
         for (int one = 0; one < 2; one++) {
             Rig r;
@@ -359,7 +416,8 @@ static void what_is_forced_is_read_as_calls(void **state) {
                 if (n > most) most = n;
                 n_texts++;
             }
-            if (n_texts < 50 || (!one && most < 2)) fail_msg("%s: %d texts", families[i].family, n_texts);
+            bool is_single = one || r.answers.form.marks->next_message; /* a call ends an answer of gpt-oss */
+            if (n_texts < 50 || (!is_single && most < 2)) fail_msg("%s: %d texts", families[i].family, n_texts);
             rig_end(&r);
         }
 }
