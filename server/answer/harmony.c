@@ -10,7 +10,8 @@
  * The prompt ends with <|start|>assistant, so the first message begins in the middle of its header. <|call|> and
  * <|return|> end the answer, and are rarely written as text. A message to functions.NAME is a call, whose arguments are
  * the message. A message to anybody else, of a tool that the model only believes it has, is text with its header, so
- * that nothing is lost; without tools, so are messages to functions. What does not begin with a header is text, too. Test: test_answer_reader.c. */
+ * that nothing is lost; without tools, so are messages to functions. What does not begin with a header is text, too.
+ * Test: test_answer_reader.c. */
 #include "server/answer/answer_reader.h"
 
 #include <string.h>

@@ -41,7 +41,8 @@ static int close_model(void **state) {
     "\"object\", " \
     "\"properties\": {\"x\": {\"oneOf\": [{\"type\": \"integer\"}, {\"type\": \"number\"}]}}}}}"
 
-/* Reads a request of the API and makes its grammar. With the family "gpt-oss, inside" the prompt ends within a message. */
+/* Reads a request of the API and makes its grammar. With the family "gpt-oss, inside" the prompt ends within a
+ * message. */
 typedef struct Rig {
     ApiCall call;
     Answers answers;
