@@ -50,7 +50,7 @@ cell() { # STAGE FORM SUFFIX OPTIONS...
   [ ! -e "$out" ] || return 0
   "$FORERUN" bench -m "$TARGET" "$PROMPTS" --raw --runs 1 --chain none $BENCH --json "$out.part" --draft "$(method_of "$file"):file=$file" \
     "$@" > "$OUT/log" 2>&1 || { cat "$OUT/log" >&2; return 1; }
-  jq --arg form "$form" --argjson bytes "$(stat -c %s "$file")" '{form: $form, file_bytes: $bytes, memory_bytes: .methods[1].memory_bytes,
+  jq --arg form "$form" --argjson bytes "$(stat -L -c %s "$file")" '{form: $form, file_bytes: $bytes, memory_bytes: .methods[1].memory_bytes,
     cpu, threads, commit, model_hash, summary}' "$out.part" > "$out.short"
   rm "$out.part"
   mv "$out.short" "$out"
