@@ -280,11 +280,12 @@ static void the_cost_of_a_forward_contains_its_exchanges(void **state) {
     gguf_close(gguf);
 }
 
-/* A backend of which every second forward of as many rows is slow, beginning with the first. */
+/* A backend of which two of three forwards of as many rows are slow: so are most of them, wherever a measurement that is
+ * repeated begins. */
 static Backend uneven;
 static int n_uneven[33];
 static void forward_unevenly(Context *c, const RowPlace *rows, int32_t n_rows) {
-    double end_s = clock_s() + (n_uneven[n_rows]++ % 2 ? 0 : 40e-3);
+    double end_s = clock_s() + (n_uneven[n_rows]++ % 3 == 2 ? 0 : 4e-3);
     ranks_backend()->forward(c, rows, n_rows);
     while (clock_s() < end_s) {}
 }
@@ -312,7 +313,7 @@ static void the_cost_of_a_forward_is_what_most_forwards_take(void **state) {
     g.ranks[0].weights->backend = ranks_backend();
     print_message("%.1f ms for one row, %.1f ms for %d\n", 1e3 * curve.seconds[0], 1e3 * curve.seconds[curve.n - 1],
                   curve.rows[curve.n - 1]);
-    for (int k = 0; k < curve.n; k++) assert_true(curve.seconds[k] > 15e-3);
+    for (int k = 0; k < curve.n; k++) assert_true(curve.seconds[k] > 1.5e-3);
     rig_executor_close(e);
     group_close(&g);
     gguf_close(gguf);
