@@ -280,8 +280,8 @@ static void the_cost_of_a_forward_contains_its_exchanges(void **state) {
     gguf_close(gguf);
 }
 
-/* A backend of which two of three forwards of as many rows are slow: so are most of them, wherever a measurement that is
- * repeated begins. */
+/* A backend of which two of three forwards of as many rows are slow: so are most of them, wherever a measurement
+ * that is repeated begins. */
 static Backend uneven;
 static int n_uneven[33];
 static void forward_unevenly(Context *c, const RowPlace *rows, int32_t n_rows) {
