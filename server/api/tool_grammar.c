@@ -278,7 +278,7 @@ static int take_answer(ToolGrammar *t, ApiCall *call) {
 
 int tool_grammar_prepare(ApiCall *call, Answers *a, const ChatMessages *f) {
     const char *name;
-    bool is_harmony = a->form.marks->next_message, is_forced = chat_messages_forces_call(f, &name);
+    bool is_harmony = a->form.marks && a->form.marks->next_message, is_forced = chat_messages_forces_call(f, &name);
     if (!a->form.tools && !(is_harmony && call->plan.is_format)) return 0;
     ToolGrammar *t = calloc(1, sizeof *t);
     if (!t) return api_refuse(&call->error, 500, NULL, NULL, "memory ran out");

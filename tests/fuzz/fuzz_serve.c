@@ -84,7 +84,11 @@ static int prepare_tools(ApiCall *call, const json_t *body) {
     const ChatMessages f = {.tools = json_object_get(body, "tools"),
                             .tool_choice = json_object_get(body, "tool_choice"),
                             .has_one_call = json_is_true(json_object_get(body, "one"))};
-    Answers a = {.form.tools = tool_form_of(family ? family : ""), .has_args_mark = f.has_one_call};
+    bool is_harmony = family && strcmp(family, "gpt-oss") == 0;
+    Answers a = {.form = {.tools = tool_form_of(family ? family : ""),
+                          .marks = is_harmony ? reasoning_marks_of("<|channel|>") : NULL,
+                          .has_reasoned = json_is_true(json_object_get(body, "inside"))},
+                 .has_args_mark = f.has_one_call};
     call->plan.model = &call->service->models[0];
     const ConstraintFields format = {.format = json_object_get(body, "format")};
     if (!are_tools(f.tools)) return 0;
