@@ -133,8 +133,8 @@ const char *stop_string_of(const Choice *c);
 /* ---- the grammar of tool calls (tool_grammar.c): the form of the model's family, and the tool's own schema ----- */
 
 /* Sets the grammar in the plan of the call: text with tool calls in it or, if tool_choice forces them, only tool calls.
- * A schema for an answer of gpt-oss gets the header of its message.
- * Sets a->reasoning_end if the grammar follows another end of reasoning. It runs in the worker. */
+ * A schema for an answer of gpt-oss gets the header of its message, and a->reasoning_end becomes what precedes headers.
+ * It runs in the worker. */
 int tool_grammar_prepare(ApiCall *call, Answers *a, const ChatMessages *f);
 
 #endif

@@ -197,7 +197,8 @@ static int compile(ToolGrammar *t, ApiCall *call) {
         add_root(t);
         add_calls(t);
     }
-    return constraint_set_grammar(&call->plan, &call->service->grammars, &t->text, "tools", &call->error);
+    return constraint_set_grammar(&call->plan, &call->service->grammars, &t->text,
+                                  t->form ? "tools" : "response_format", &call->error);
 }
 
 /* ---- what a schema asks for and cannot get ----------------------------------------------------------------- */

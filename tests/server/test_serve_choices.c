@@ -14,16 +14,6 @@ enum { N = 3, SEED = 11 };
 static ServeRig server;
 static int less; /* the token "<", with which calls and reasoning begin */
 
-static int last_token_of(const char *text) {
-    char body[100];
-    snprintf(body, sizeof body, "{\"content\": \"%s\"}", text);
-    json_t *tokens = serve_json(&server, "/tokenize", 200, body);
-    const json_t *ids = json_at(tokens, "tokens");
-    int id = (int)json_integer_value(json_array_get(ids, json_array_size(ids) - 1));
-    json_decref(tokens);
-    return id;
-}
-
 static int start(void **state) {
     (void)state;
     char caller[700], ponderer[700], args[2000];
@@ -39,7 +29,7 @@ static int start(void **state) {
              " -m caller=%s -m ponderer=%s",
              caller, ponderer);
     serve_start(&server, args);
-    less = last_token_of("a<");
+    less = serve_last_token(&server, "a<");
     return 0;
 }
 

@@ -112,17 +112,6 @@ static const char *called(const json_t *message) {
     return json_string_value(json_at(message, "tool_calls.0.function.name"));
 }
 
-/* Returns the last token of a text. */
-static int last_token(const char *text) {
-    char body[100];
-    snprintf(body, sizeof body, "{\"content\": \"%s\"}", text);
-    json_t *tokens = serve_json(&server, "/tokenize", 200, body);
-    const json_t *ids = json_at(tokens, "tokens");
-    int token = (int)json_integer_value(json_array_get(ids, json_array_size(ids) - 1));
-    json_decref(tokens);
-    return token;
-}
-
 /* A call follows at once, after the beginning of a text, or after reasoning, which a budget ends. */
 static void a_message_to_a_function_is_forced(void **state) {
     (void)state;
@@ -149,7 +138,7 @@ static void a_message_to_a_function_is_forced(void **state) {
  * make the model begin with "<|channel|>f" or not. Without tools there is only the answer. */
 static void a_message_to_the_user_has_its_schema(void **state) {
     (void)state;
-    int less = last_token("a<"), f = last_token(">f");
+    int less = serve_last_token(&server, "a<"), f = serve_last_token(&server, ">f");
     for (int i = 0; i < 3; i++) {
         char fields[700];
         bool calls = i == 1;
@@ -318,7 +307,7 @@ static void beside_tools_an_answer_has_its_schema_or_is_a_call(void **state) {
         "false, \"tools\": [{\"type\": \"function\", \"name\": \"weather\", \"parameters\": " CITY
         "}], \"draft\": \"%s\", \"logit_bias\": {\"%d\": %d}, \"text\": {\"format\": {\"type\": "
         "\"json_schema\", \"schema\": " CITY "}}}";
-    int less = last_token("a<");
+    int less = serve_last_token(&server, "a<");
     for (int calls = 0; calls < 2; calls++) {
         char body[1400];
         snprintf(body, sizeof body, chat, "none", less, calls ? 60 : -100);
@@ -422,7 +411,7 @@ static void a_model_that_reasons_by_itself_has_a_schema_too(void **state) {
         /* if the prompt contains the reasoning, nothing comes before the schema */
         {60, "\"chat_template_kwargs\": {\"thought\": \"x\"}, ", "\"done\"", NULL},
     };
-    int less = last_token("a<");
+    int less = serve_last_token(&server, "a<");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char body[700];
         snprintf(body, sizeof body, format, "none", less, cases[i].bias, cases[i].fields);

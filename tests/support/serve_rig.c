@@ -287,6 +287,16 @@ json_t *serve_json(const ServeRig *s, const char *path, int status, const char *
     return json;
 }
 
+int serve_last_token(const ServeRig *s, const char *text) {
+    char body[100];
+    snprintf(body, sizeof body, "{\"content\": \"%s\"}", text);
+    json_t *tokens = serve_json(s, "/tokenize", 200, body);
+    const json_t *ids = json_at(tokens, "tokens");
+    int token = (int)json_integer_value(json_array_get(ids, json_array_size(ids) - 1));
+    json_decref(tokens);
+    return token;
+}
+
 const json_t *json_at(const json_t *root, const char *path) {
     char part[64];
     while (root && *path) {

@@ -48,6 +48,8 @@ Answer serve_post(const ServeRig *s, const char *path, const char *body);
 void answer_free(Answer *a);
 /* Sends a POST request, fails unless the status is the wanted one, and returns the JSON, which the caller releases. */
 json_t *serve_json(const ServeRig *s, const char *path, int status, const char *body);
+/* Returns the last token of a text without quotes and backslashes. */
+int serve_last_token(const ServeRig *s, const char *text);
 /* Returns the value at a path such as "choices.0.text"; NULL: there is none. */
 const json_t *json_at(const json_t *root, const char *path);
 const char *json_text_at(const json_t *root, const char *path);
