@@ -188,13 +188,14 @@ static int measure(const Auto *a) {
 
 /* ---- the command ------------------------------------------------------------------------------------------- */
 
-/* Returns whether a drafter is at OUTPUT, and whether it is older than its measurement. */
+/* Returns whether a drafter is at OUTPUT; is_measured: whether it is older than its measurement, which other programs
+ * did not disturb. */
 static bool is_trained(const Auto *a, bool *is_measured) {
     struct stat drafter, measured;
     Gguf *g;
     if (stat(a->args->output, &drafter) != 0 || gguf_open(&g, a->args->output, NULL)) return false;
     gguf_close(g);
-    *is_measured = stat(a->paths[AUTO_MEASURED], &measured) == 0;
+    *is_measured = stat(a->paths[AUTO_MEASURED], &measured) == 0 && !auto_is_disturbed(a);
     if (!*is_measured) return true;
     struct timespec then = os_modified(&drafter), later = os_modified(&measured);
     *is_measured = later.tv_sec > then.tv_sec || (later.tv_sec == then.tv_sec && later.tv_nsec >= then.tv_nsec);

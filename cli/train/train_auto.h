@@ -41,6 +41,8 @@ typedef struct Auto {
 /* Reads the prompts and holds some of them out, refuses a target that cannot be trained for and answers that were
  * generated with other settings, and writes the prompts (train_auto_prompts.c). */
 int auto_prepare(Auto *a, fr_error *err);
+/* Returns whether other programs disturbed the measurement, so that it is repeated (train_auto_result.c). */
+bool auto_is_disturbed(const Auto *a);
 /* Prints whether the drafter pays according to the measurement, and what to do (train_auto_result.c). */
 int auto_print_result(const Auto *a, fr_error *err);
 

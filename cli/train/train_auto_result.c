@@ -6,7 +6,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 /* A row of the measurement. */
 typedef struct MethodRow {
@@ -60,6 +59,14 @@ static void print_use(const Auto *a, bool with_auto) {
            a->spec, more, model, a->spec, more);
 }
 
+bool auto_is_disturbed(const Auto *a) {
+    json_t *measured = json_load_file(a->paths[AUTO_MEASURED], 0, NULL);
+    MethodRow own = fastest(measured, true);
+    bool disturbed = is(&own, "disturbed");
+    json_decref(measured);
+    return disturbed;
+}
+
 int auto_print_result(const Auto *a, fr_error *err) {
     json_t *measured = json_load_file(a->paths[AUTO_MEASURED], 0, NULL);
     MethodRow own = fastest(measured, true), other = fastest(measured, false);
@@ -70,7 +77,6 @@ int auto_print_result(const Auto *a, fr_error *err) {
     bool auto_is_better = is(&other, "faster") && other.speed_up >= own.speed_up;
     if (is(&own, "disturbed")) {
         printf("\nOther programs disturbed the measurement. Stop them, and run the same command again.\n");
-        unlink(a->paths[AUTO_MEASURED]);
     } else if (is(&own, "faster") && !auto_is_better) {
         printf("\nThe drafter pays: on held-out prompts, generation is %.2f times as fast as plain decoding, with\n"
                "%.2f tokens per step and the same texts. Use it like this:\n\n",

@@ -44,12 +44,17 @@ static void it_goes_from_prompts_to_a_measured_drafter(void **state) {
     train_rig_shell("cp " OUT " " DIR "/whole.gguf");
 }
 
-/* What an interruption leaves: a drafter without its measurement, or some of the answers. */
+/* What an interruption leaves: a drafter without its measurement, or some of the answers. A measurement that other
+ * programs disturbed is repeated: the test writes this verdict itself, because it depends on the machine. */
 static void it_continues_where_it_stopped(void **state) {
-    (void)state;
-    cli_expect(AUTO PROMPTS " 2>&1", 2, "out.gguf: is a finished drafter: pass --force to replace it");
-    train_rig_shell("rm " OUT ".bench.json");
     static char said[20000];
+    (void)state;
+    train_rig_shell("sed -i 's/\"disturbed\"/\"slower\"/g' " OUT ".bench.json");
+    cli_expect(AUTO PROMPTS " 2>&1", 2, "out.gguf: is a finished drafter: pass --force to replace it");
+    train_rig_shell("sed -i 's/\"verdict\":[^,}]*/\"verdict\": \"disturbed\"/g' " OUT ".bench.json");
+    train_rig_shell("grep -q disturbed " OUT ".bench.json");
+    cli_expect(AUTO PROMPTS, 0, "\n[4/4] ");
+    train_rig_shell("rm " OUT ".bench.json");
     assert_int_equal(cli_run(AUTO PROMPTS, said, sizeof said), 0);
     assert_true(strstr(said, "[4/4]") && !strstr(said, "[2/4]"));
     assert_true(strstr(said, "The drafter pays: ") || strstr(said, "The drafter does not pay: ") ||
