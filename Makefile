@@ -106,7 +106,7 @@ LIB_ROOMS   := base gguf text/template text grammar model compute compute/cpu co
                draft/text draft/models draft/learned engine
 TRAIN_ROOMS := train
 CLI_ROOMS   := cli cli/run cli/chat cli/bench cli/train cli/inspect cli/perf cli/model cli/convert \
-               server server/engine server/http server/answer server/api research
+               server server/engine server/http server/api research
 TEST_ROOMS  := base gguf text grammar model compute draft verify engine lossless golden train cli server research tree
 sources      = $(patsubst ./%,%,$(sort $(wildcard $(addprefix $(1)/,$(addsuffix /*.c,$(2))))))
 LIB_SRCS  := $(call sources,src,$(LIB_ROOMS))

@@ -56,9 +56,8 @@ static const struct {
     {"cli/model", PROGRAM_SEES "cli/convert train "},
     {"server/engine", " base gguf cli "},
     {"server/http", " base text cli "},
-    {"server/answer", " base "},
-    {"server/api", " base gguf cli server/engine server/http server/answer "},
-    {"server", METHODS_SEE "cli server/engine server/http server/answer server/api "},
+    {"server/api", " base gguf cli server/engine server/http "},
+    {"server", METHODS_SEE "cli server/engine server/http server/api "},
     {"research", PROGRAM_SEES "cli/run cli/bench draft/text train "},
 };
 enum { N_ROOMS = sizeof rooms / sizeof *rooms, MAX_FILES = 1500, MAX_LINES = 1000 };

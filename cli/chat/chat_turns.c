@@ -14,13 +14,13 @@
 /* What the callback for each token needs. */
 typedef struct Shown {
     ChatSession *session;
-    TextOutput text;
+    AnswerOutput answer;
 } Shown;
 
 static int show_token(void *user, const fr_token_event *event) {
     Shown *shown = user;
     if (event->source >= 0 && event->source < CHAT_MAX_DRAFTERS) shown->session->drafters.accepted[event->source]++;
-    return text_output_write(&shown->text, event) || terminal_signals_interrupted();
+    return answer_output_write(&shown->answer, event) || terminal_signals_interrupted();
 }
 
 /* Makes the prompt, which must leave room for an answer. */
@@ -80,13 +80,15 @@ static int64_t n_of_text(const ChatSession *s, const fr_request *r, const int32_
     return n;
 }
 
-static int keep_answer(ChatSession *s, const fr_request *r, const int32_t *prompt, int64_t n_prompt, fr_error *err) {
+static int keep_answer(const Shown *shown, const fr_request *r, const int32_t *prompt, int64_t n_prompt,
+                       fr_error *err) {
+    ChatSession *s = shown->session;
     int64_t n;
     size_t n_bytes;
     const int32_t *tokens = fr_request_tokens(r, &n);
-    const char *text = fr_request_text(r, &n_bytes);
+    (void)fr_request_text(r, &n_bytes);
     int64_t n_kept = n_of_text(s, r, tokens, n, n_bytes);
-    text = text_output_trimmed(text, &n_bytes);
+    const char *text = answer_output_text(&shown->answer, r, &n_bytes);
     if (n_bytes == 0 && is_interrupted(r))
         return error_set(err, FR_ERR_CANCELLED,
                          "interrupted before the answer began, so the conversation stays as it was");
@@ -117,19 +119,21 @@ static void report(ChatSession *s, const fr_request *r) {
 }
 
 static int generate(ChatSession *s, const int32_t *prompt, int64_t n_prompt, fr_error *err) {
-    Shown shown = {.session = s, .text = text_output_open(s->use_color, true)};
+    Shown shown = {.session = s, .answer = answer_output_open(s->model, prompt, n_prompt, s->use_color)};
+    const TextOutput *text = &shown.answer.text;
     fr_request *r = NULL;
     int status = open_request(s, &shown, prompt, n_prompt, &r, err);
     if (!status) {
         status = run_request(s, r, err);
-        if (shown.text.has_begun || !status) putchar('\n');
+        (void)answer_output_end(&shown.answer);
+        if (text->has_begun || !status) putchar('\n');
         fflush(stdout);
-        if (!status && shown.text.has_failed) status = error_memory(err, "the answer", shown.text.shown.n);
-        if (!status) status = keep_answer(s, r, prompt, n_prompt, err);
+        if (!status && text->has_failed) status = error_memory(err, "the answer", text->shown.n);
+        if (!status) status = keep_answer(&shown, r, prompt, n_prompt, err);
         if (!status) report(s, r);
     }
     fr_request_close(r);
-    text_output_close(&shown.text);
+    answer_output_close(&shown.answer);
     return status;
 }
 

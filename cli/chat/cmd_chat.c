@@ -273,8 +273,10 @@ const Command command_chat = {
     .list = generate_list_methods,
     .notes =
         "A message of several lines begins and ends with \"\"\", or has a backslash at the end of each line but the "
-        "last. A line that begins with '/' is a command; /help lists the commands. Typed lines are stored in "
-        "$XDG_STATE_HOME/forerun/chat_history or ~/.local/state/forerun/chat_history, which only you can read.",
+        "last. A line that begins with '/' is a command; /help lists the commands. Reasoning is shown between <think> "
+        "and </think>; where special tokens mark it (gpt-oss, Gemma 4, Mistral), the conversation and its file do not "
+        "keep it. Typed lines are stored in $XDG_STATE_HOME/forerun/chat_history or "
+        "~/.local/state/forerun/chat_history, which only you can read.",
     .examples = "  forerun chat -m chat.gguf\n"
                 "  forerun chat -m chat.gguf --system \"Answer briefly.\" --temp 0.7 --draft auto+suffix\n"
                 "  forerun chat -m models/target.gguf < questions.txt > answers.txt\n",

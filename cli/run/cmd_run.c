@@ -60,7 +60,7 @@ static bool files(CommandFiles *out) { return generate_add_files(out, args.gener
 
 /* What the callback for each token needs. */
 typedef struct Output {
-    TextOutput text;
+    AnswerOutput answer;
     json_t *logprobs; /* NULL: not wanted */
     json_t *top_logprobs;
 } Output;
@@ -78,7 +78,7 @@ static int print_token(void *user, const fr_token_event *event) {
     Output *out = user;
     if (out->logprobs) json_array_append_new(out->logprobs, json_real_or_null(event->logprob));
     if (out->top_logprobs) json_array_append_new(out->top_logprobs, top_json(event));
-    return text_output_write(&out->text, event);
+    return answer_output_write(&out->answer, event);
 }
 
 /* Prints where the drafter's model that was opened last runs, and what was measured for that. */
@@ -139,7 +139,18 @@ static void print_summary(const Generator *g, const fr_request *r) {
                 (long long)s.n_preempted, (long long)s.n_recomputed);
 }
 
-static json_t *request_json(const Generator *g, const fr_request *r, const GenerateArgs *a) {
+/* Makes a list of the texts of reasoning. */
+static json_t *reasoning_json(const AnswerReader *reader) {
+    json_t *texts = json_array();
+    for (int i = 0; i < reader->n_items; i++) {
+        const AnswerItem *item = &reader->items[i];
+        if (item->kind == ANSWER_REASONING) json_array_append_new(texts, json_stringn(item->text.data, item->text.n));
+    }
+    return texts;
+}
+
+static json_t *request_json(const Generator *g, const fr_request *r, const AnswerOutput *answer,
+                            const GenerateArgs *a) {
     RequestStats s;
     fr_model_info info = {.struct_size = sizeof info};
     int64_t n;
@@ -148,8 +159,7 @@ static json_t *request_json(const Generator *g, const fr_request *r, const Gener
     stats_read(&s, r);
     fr_model_get_info(g->model, &info);
     const int32_t *tokens = fr_request_tokens(r, &n);
-    const char *text = fr_request_text(r, &n_bytes);
-    if (a->chat) text = text_output_trimmed(text, &n_bytes);
+    const char *text = a->chat ? answer_output_text(answer, r, &n_bytes) : fr_request_text(r, &n_bytes);
     json_t *j = stats_json(&s), *ids = json_array();
     for (int64_t i = 0; i < n; i++) json_array_append_new(ids, json_integer(tokens[i]));
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)s.counts.logits_hash);
@@ -171,12 +181,13 @@ static json_t *request_json(const Generator *g, const fr_request *r, const Gener
                                       e.exchange_bytes_per_s, "divided_drafts", e.n_divided_drafts, "draft_whole_s",
                                       e.draft_whole_s, "draft_divided_s", e.draft_divided_s,
                                       "draft_divided_is_measured", e.draft_divided_is_measured));
+    if (answer->marks) json_object_set_new(j, "reasoning", reasoning_json(&answer->reader));
     if (s.draft_error[0]) json_object_set_new(j, "draft_error", json_string_or_null(s.draft_error));
     return j;
 }
 
 static int write_stats(const Generator *g, const fr_request *r, const Output *out, fr_error *err) {
-    json_t *j = request_json(g, r, &args.generate);
+    json_t *j = request_json(g, r, &out->answer, &args.generate);
     if (j && out->logprobs) json_object_set(j, "logprobs", out->logprobs);
     if (j && out->top_logprobs) json_object_set(j, "top_logprobs", out->top_logprobs);
     int status = json_file_write(j, args.stats_json, JSON_INDENT(2) | JSON_REAL_PRECISION(9), err);
@@ -367,7 +378,9 @@ static int run(int argc, char **argv) {
         generator_close(&g);
         return cli_fail(&err);
     }
-    Output out = {.text = text_output_open(generate_use_color(args.generate.color, 1), args.generate.chat),
+    bool use_color = generate_use_color(args.generate.color, 1);
+    Output out = {.answer = args.generate.chat ? answer_output_open(g.model, g.prompt, g.n_prompt, use_color)
+                                               : (AnswerOutput){.text = text_output_open(use_color, false)},
                   .logprobs = args.logprobs ? json_array() : NULL,
                   .top_logprobs = args.top_logprobs ? json_array() : NULL};
     args.generate.want_logprobs = args.logprobs;
@@ -376,17 +389,19 @@ static int run(int argc, char **argv) {
     int status = generator_run(&g, &args.generate, args.generate.drafts, args.generate.n_drafts, print_token, &out, &r,
                                &err);
     if (!status) {
+        const TextOutput *text = &out.answer.text;
+        (void)answer_output_end(&out.answer);
         putchar('\n');
         fflush(stdout);
-        if (out.text.has_failed) status = error_memory(&err, "the text", out.text.shown.n);
+        if (text->has_failed) status = error_memory(&err, "the text", text->shown.n);
         if (!status) report(&g, r);
         if (!status && args.stats_json) status = write_stats(&g, r, &out, &err);
-        if (!out.text.has_failed) record(&file, &g, r);
+        if (!text->has_failed) record(&file, &g, r);
         fr_request_close(r);
     }
     json_decref(out.logprobs);
     json_decref(out.top_logprobs);
-    text_output_close(&out.text);
+    answer_output_close(&out.answer);
     record_file_close(&file);
     generator_close(&g);
     return status ? cli_fail(&err) : CLI_OK;

@@ -3,6 +3,7 @@
 #ifndef RUN_GENERATE_H
 #define RUN_GENERATE_H
 
+#include "cli/answer_reader.h"
 #include "cli/cli.h"
 #include "cli/command.h"
 #include "cli/stats_json.h"
@@ -139,6 +140,30 @@ int text_output_write(TextOutput *o, const fr_token_event *event);
 
 /* Returns the text without the white space before it; *n becomes its length. */
 const char *text_output_trimmed(const char *text, size_t *n);
+
+/* ---- the answer of a conversation, with its reasoning ------------------------------------------------------ */
+
+typedef struct AnswerOutput {
+    TextOutput text;
+    const fr_model *model;
+    const ReasoningMarks *marks; /* special tokens that are read as marks; NULL: the answer is the text */
+    AnswerReader reader;
+    Buf answer;     /* without the reasoning */
+    int32_t source; /* of the last token */
+    bool is_ending; /* there are no more tokens */
+    int stops;      /* not 0: the generation stops */
+} AnswerOutput;
+
+/* Opens standard output for the answer to a prompt, as text_output_open does. */
+AnswerOutput answer_output_open(const fr_model *model, const int32_t *prompt, int64_t n_prompt, bool use_color);
+void answer_output_close(AnswerOutput *o);
+/* Writes what a token adds. Not 0: standard output is closed, or there is no memory (text.has_failed). */
+int answer_output_write(AnswerOutput *o, const fr_token_event *event);
+/* Writes what was held back, because it might have become a mark. Call it after the last token. */
+int answer_output_end(AnswerOutput *o);
+/* Returns the answer to a request, without reasoning that special tokens mark and the white space before it; *n becomes
+ * its length. */
+const char *answer_output_text(const AnswerOutput *o, const fr_request *request, size_t *n);
 
 /* Prints "[53 tokens/s, 2.41 tokens per step; plain decoding: about 24 tokens/s]" on standard error: without plain
  * decoding if the costs of forwards are not known, only the speed if nothing was drafted, and nothing if no token was

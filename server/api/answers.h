@@ -3,7 +3,7 @@
 #ifndef SERVER_API_ANSWERS_H
 #define SERVER_API_ANSWERS_H
 
-#include "server/answer/answer_reader.h"
+#include "cli/answer_reader.h"
 #include "server/api/plan.h"
 #include "server/http/json_out.h"
 

@@ -1,5 +1,5 @@
 /* chat_completions.c - POST /v1/chat/completions. */
-#include "server/answer/answer_reader.h"
+#include "cli/answer_reader.h"
 #include "server/api/answers.h"
 #include "server/api/openai_format.h"
 

@@ -4,7 +4,7 @@
  * with two changes: parts of text are joined, because few templates know parts, and the role "developer" becomes
  * "system", which older templates know. If the model has no template that can be run, the built-in formats take only
  * roles and texts. */
-#include "server/answer/answer_reader.h"
+#include "cli/answer_reader.h"
 #include "server/api/answers.h"
 
 #include <stdio.h>

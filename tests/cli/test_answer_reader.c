@@ -1,7 +1,7 @@
 /* test_answer_reader.c - reasoning, text and tool calls of all families, with the text cut at every place. */
 #include "testing.h"
 
-#include "server/answer/answer_reader.h"
+#include "cli/answer_reader.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,8 +2,8 @@
  *
  * Models write calls as text between marks of their family, with JSON inside, but the APIs return them as values. A
  * reader takes the text in pieces, however it is cut, and reports item by item what it is. */
-#ifndef SERVER_ANSWER_ANSWER_READER_H
-#define SERVER_ANSWER_ANSWER_READER_H
+#ifndef CLI_ANSWER_READER_H
+#define CLI_ANSWER_READER_H
 
 #include "base/mem.h"
 
@@ -104,6 +104,8 @@ typedef struct AnswerReader {
 
 /* Finds the marks of a template; NULL: there is none. */
 const ReasoningMarks *reasoning_marks_of(const char *chat_template);
+/* Returns the marks number i, from 0; NULL: there are no more. */
+const ReasoningMarks *reasoning_marks_at(int i);
 /* Finds the form of a family; unknown families get the most common one. */
 const ToolForm *tool_form_of(const char *family);
 

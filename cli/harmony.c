@@ -12,7 +12,7 @@
  * the message. A message to anybody else, of a tool that the model only believes it has, is text with its header, so
  * that nothing is lost; without tools, so are messages to functions. What does not begin with a header is text, too.
  * Test: test_answer_reader.c. */
-#include "server/answer/answer_reader.h"
+#include "cli/answer_reader.h"
 
 #include <string.h>
 

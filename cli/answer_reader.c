@@ -4,7 +4,7 @@
  * and the first byte of its arguments are known. What looks like a call but turns out not to be one is text, with all
  * its marks, so that nothing that the model wrote is lost. White space before a mark, and around reasoning, belongs to
  * the form and is dropped. */
-#include "server/answer/answer_reader.h"
+#include "cli/answer_reader.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -447,6 +447,8 @@ static const ReasoningMarks marks[] = {
     {.begin = "<think>", .end = "</think>", .space_inside = "\n", .space_after = "\n\n"},
 };
 enum { N_MARKS = sizeof marks / sizeof *marks };
+
+const ReasoningMarks *reasoning_marks_at(int i) { return i < N_MARKS ? &marks[i] : NULL; }
 
 const ReasoningMarks *reasoning_marks_of(const char *chat_template) {
     for (int i = 0; i < N_MARKS - 1 && chat_template; i++)
