@@ -39,6 +39,29 @@ const ImportMethod *import_find(const char *name) {
 
 /* ---- opening --------------------------------------------------------------------------------------- */
 
+enum { MAX_CONFIG = 1 << 20 }; /* bytes of a JSON file; published ones have some thousand */
+
+typedef struct ConfigReader {
+    FILE *file;
+    size_t n_left;
+} ConfigReader;
+
+/* For json_load_callback: a file that is too long ends early, and then is no JSON. */
+static size_t read_config(void *buffer, size_t n, void *user) {
+    ConfigReader *r = user;
+    n = fread(buffer, 1, n < r->n_left ? n : r->n_left, r->file);
+    r->n_left -= n;
+    return n;
+}
+
+/* Reads a JSON file; NULL: there is none, or it is damaged. */
+static json_t *read_json(const char *path) {
+    ConfigReader reader = {.file = input_text_open(path, NULL), .n_left = MAX_CONFIG};
+    json_t *config = reader.file ? json_load_callback(read_config, &reader, 0, NULL) : NULL;
+    if (reader.file) fclose(reader.file);
+    return config;
+}
+
 static int add_file(Published *c, const char *path, fr_error *err) {
     if (c->n_files == PUBLISHED_MAX_FILES)
         return error_set(err, FR_ERR_ARGUMENT, "%s: the checkpoint has more than %d files, which is not supported",
@@ -56,6 +79,34 @@ static int is_safetensors(const struct dirent *d) {
     return n > n_end && strcmp(d->d_name + n - n_end, ".safetensors") == 0;
 }
 
+static bool has_file(const Published *c, const char *folder, const char *name) {
+    char path[4096 + 300];
+    snprintf(path, sizeof path, "%.4095s/%.255s", folder, name);
+    for (int i = 0; i < c->n_files; i++)
+        if (strcmp(safetensors_path(c->files[i]), path) == 0) return true;
+    return false;
+}
+
+/* Refuses a folder that lacks a file that its list of tensors names. */
+static int check_index(const Published *c, const char *folder, fr_error *err) {
+    char path[4096 + 40];
+    const char *tensor;
+    json_t *file;
+    int status = FR_OK;
+    Printable p;
+    snprintf(path, sizeof path, "%.4095s/model.safetensors.index.json", folder);
+    json_t *index = read_json(path);
+    json_object_foreach(json_object_get(index, "weight_map"), tensor, file) {
+        const char *name = json_string_value(file);
+        if (!name || has_file(c, folder, name)) continue;
+        status = error_set(err, FR_ERR_FORMAT, "%s: names the file %s, which is not in the folder", path,
+                           printable(&p, name, strlen(name)));
+        break;
+    }
+    json_decref(index);
+    return status;
+}
+
 static int add_folder(Published *c, const char *path, fr_error *err) {
     struct dirent **names = NULL;
     int n = scandir(path, &names, is_safetensors, alphasort), status = FR_OK;
@@ -71,7 +122,7 @@ static int add_folder(Published *c, const char *path, fr_error *err) {
         free(names[i]);
     }
     free(names);
-    return status;
+    return status ? status : check_index(c, path, err);
 }
 
 int published_open(Published *c, const char *const *paths, int n, fr_error *err) {
@@ -184,21 +235,6 @@ static int published_finish(const Published *c, const char *method, fr_error *er
     return FR_OK;
 }
 
-enum { MAX_CONFIG = 1 << 20 }; /* bytes of a config.json; published ones have a few thousand */
-
-typedef struct ConfigReader {
-    FILE *file;
-    size_t n_left;
-} ConfigReader;
-
-/* For json_load_callback: a file that is too long ends early, and then is no JSON. */
-static size_t read_config(void *buffer, size_t n, void *user) {
-    ConfigReader *r = user;
-    n = fread(buffer, 1, n < r->n_left ? n : r->n_left, r->file);
-    r->n_left -= n;
-    return n;
-}
-
 /* Removes the keys whose value is null, which mean the same as keys that are missing. */
 static void drop_nulls(json_t *object) {
     const char *key;
@@ -213,9 +249,7 @@ static void drop_nulls(json_t *object) {
 json_t *published_read_config(const Published *c) {
     char path[sizeof c->folder + 16];
     snprintf(path, sizeof path, "%s/config.json", c->folder);
-    ConfigReader reader = {.file = input_text_open(path, NULL), .n_left = MAX_CONFIG};
-    json_t *config = reader.file ? json_load_callback(read_config, &reader, 0, NULL) : NULL;
-    if (reader.file) fclose(reader.file);
+    json_t *config = read_json(path);
     drop_nulls(config);
     return config;
 }
@@ -499,7 +533,7 @@ int import_drafter(const ImportMethod *method, const Model *target, Published *f
     *x = (Import){.target = target,
                   .from = from,
                   .type = o->type,
-                  .counts_outputs = o->counts_outputs,
+                  .reading = o->reading,
                   .progress = o->progress,
                   .progress_user = o->progress_user,
                   .w = drafter_file_writer(method->name, target, &(DrafterTraining){.command = command})};

@@ -20,7 +20,8 @@ typedef struct Published {
     char folder[4096]; /* the folder of the first file, where config.json may be */
 } Published;
 
-/* paths: files, and folders, of which every *.safetensors is opened. After a failure published_close is safe. */
+/* paths: files, and folders, of which every *.safetensors is opened; a folder whose model.safetensors.index.json names
+ * others is refused. After a failure published_close is safe. */
 int published_open(Published *c, const char *const *paths, int n, fr_error *err);
 void published_close(Published *c);
 const char *published_path(const Published *c); /* the path of the first file, for messages */
@@ -61,6 +62,12 @@ typedef struct ImportTensor {
     float *row; /* [n_in] scratch; twice as much for a vector whose rows are reordered */
 } ImportTensor;
 
+/* How to read what a checkpoint does not say. */
+typedef struct ImportReading {
+    bool counts_outputs;  /* its list of the target's layers names outputs; false: inputs */
+    bool is_other_anchor; /* where import_lacks_anchor: not the usual one */
+} ImportReading;
+
 typedef struct Import {
     const Model *target;
     Published *from;
@@ -68,7 +75,7 @@ typedef struct Import {
     GgufWriter *w;
     ImportTensor tensors[IMPORT_MAX_TENSORS];
     int n_tensors;
-    bool counts_outputs; /* see ImportOptions */
+    ImportReading reading;
     /* For IMPORT_ROWS_PAIRED and _HALVED: the width of a head of the drafter's layer (0: that of the target), and how
      * many of its elements rotate (0: all). */
     int64_t head_dim, n_rot;
@@ -88,14 +95,16 @@ typedef struct ImportMethod {
 
 /* Returns whether the checkpoint's list of layers is one that names outputs as a rule: target_layer_ids. */
 bool import_names_outputs(const Published *from);
+/* Returns whether it is one of DSpark whose config.json does not say if the first slot of a block predicts. */
+bool import_lacks_anchor(const Published *from);
 
 /* Returns all methods, ending with name == NULL. */
 const ImportMethod *import_methods(void);
 const ImportMethod *import_find(const char *name); /* NULL: unknown */
 
 typedef struct ImportOptions {
-    TensorType type;     /* the type of matrices; vectors stay F32 */
-    bool counts_outputs; /* the checkpoint's list of the target's layers names outputs; false: inputs */
+    TensorType type; /* the type of matrices; vectors stay F32 */
+    ImportReading reading;
     void (*progress)(void *user, double part); /* optional */
     void *progress_user;
 } ImportOptions;
@@ -143,6 +152,8 @@ int import_refuse_config(const Import *x, const char *key, fr_error *err);
 /* Reads a number from 1 to 2^28; `fallback` if it is missing, where 0 means that it may not be. */
 int import_config_int(const Import *x, const struct json_t *from, const char *key, int64_t fallback, int64_t *out,
                       fr_error *err);
+/* Checks the types and ranges of the keys of config.json that are known (import_keys.c). */
+int import_check_keys(const Import *x, const struct json_t *config, fr_error *err);
 /* Reads the shape from config.json (NULL: it is missing), at its top or in its transformer_layer_config. */
 int import_read_shape(const Import *x, const struct json_t *config, ImportShape *out, fr_error *err);
 /* Adds the tensor if the checkpoint has it. */

@@ -94,6 +94,7 @@ int import_read_shape(const Import *x, const json_t *config, ImportShape *s, fr_
                         : error_set(err, FR_ERR_FORMAT,
                                     "%s: there is no config.json beside it; pass the folder that has both",
                                     published_path(x->from));
+    if (!status) status = import_check_keys(x, config, err);
     if (!status) status = import_config_int(x, s->layer, "hidden_size", 0, &s->n_embd, err);
     if (!status) status = import_config_int(x, s->layer, "intermediate_size", 0, &s->n_ff, err);
     if (!status) status = import_config_int(x, s->layer, "num_attention_heads", 0, &s->n_head, err);
@@ -249,9 +250,28 @@ int import_add_gemma_parts(Import *x, const ImportShape *s, int32_t i, const cha
 
 /* ---- LM head and embedding -------------------------------------------------------------------------------- */
 
+/* Reads d2t, whose n numbers lead to n different tokens of the target. */
+static int read_map(const Import *x, const SafeTensor *d2t, int64_t n, int64_t *tokens, fr_error *err) {
+    int64_t n_vocab = x->target->hparams.n_vocab, offset;
+    bool *taken = mem_calloc((size_t)n_vocab, sizeof *taken);
+    int status = taken ? FR_OK : error_memory(err, "d2t", (size_t)n_vocab);
+    for (int64_t i = 0; i < n && !status; i++) {
+        memcpy(&offset, (const char *)d2t->data + (size_t)i * sizeof offset, sizeof offset);
+        bool fits = offset >= -i && offset < n_vocab - i && !taken[i + offset];
+        if (fits) taken[tokens[i] = i + offset] = true;
+        else
+            status = error_set(err, FR_ERR_MISMATCH,
+                               "%s: item %lld of tensor d2t leads to a token that the target does not have, or that is "
+                               "there twice; the drafter was trained for another target",
+                               published_path(x->from), (long long)i);
+    }
+    mem_free(taken);
+    return status;
+}
+
 int import_add_head(Import *x, const char *name, int64_t n_embd, fr_error *err) {
     const SafeTensor *d2t = published_find(x->from, "d2t");
-    int64_t n_vocab = x->target->hparams.n_vocab, n = d2t ? d2t->dims[0] : n_vocab, offset;
+    int64_t n_vocab = x->target->hparams.n_vocab, n = d2t ? d2t->dims[0] : n_vocab;
     published_pass_over(x->from, "d2t");
     published_pass_over(x->from, "t2d");
     if (!published_find(x->from, "lm_head.weight") && !d2t) return FR_OK;
@@ -267,17 +287,7 @@ int import_add_head(Import *x, const char *name, int64_t n_embd, fr_error *err) 
                          published_path(x->from), (long long)n_vocab);
     int64_t *tokens;
     status = import_add_map(x, n, &tokens, err);
-    for (int64_t i = 0; i < n && !status; i++) {
-        memcpy(&offset, (const char *)d2t->data + (size_t)i * sizeof offset, sizeof offset);
-        if (offset < -i || offset >= n_vocab - i)
-            status = error_set(
-                err, FR_ERR_MISMATCH,
-                "%s: item %lld of tensor d2t leads to a token that the target does not have; the drafter "
-                "was trained for another target",
-                published_path(x->from), (long long)i);
-        else tokens[i] = i + offset;
-    }
-    return status;
+    return status ? status : read_map(x, d2t, n, tokens, err);
 }
 
 int import_add_embedding(Import *x, const char *name, int64_t n_embd, fr_error *err) {

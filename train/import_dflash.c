@@ -67,7 +67,7 @@ static int set_streams(Import *x, const json_t *config, int32_t *n_streams, fr_e
     if (n < 1 || n > MOST_STREAMS) return import_refuse_config(x, list_names[0], err);
     for (size_t i = 0; i < n; i++) {
         const json_t *value = json_array_get(list, i);
-        int64_t after = json_is_integer(value) ? (int64_t)json_integer_value(value) + x->counts_outputs : -1;
+        int64_t after = json_is_integer(value) ? (int64_t)json_integer_value(value) + x->reading.counts_outputs : -1;
         if (after < 0 || after > n_layer)
             return error_set(err, FR_ERR_MISMATCH,
                              "%s: %s in its config.json names a layer that the target, with %d layers, does not have",
@@ -80,8 +80,21 @@ static int set_streams(Import *x, const json_t *config, int32_t *n_streams, fr_e
 }
 
 /* Returns whether the file is one of DSpark, which may have no Markov head: then its markov_rank is 0. */
-static bool is_dspark(const Import *x, const json_t *config) {
-    return published_find(x->from, MARKOV_BEFORE) || json_is_integer(value_of(config, "markov_rank"));
+static bool is_dspark(const Published *from, const json_t *config) {
+    return published_find(from, MARKOV_BEFORE) || json_is_integer(value_of(config, "markov_rank"));
+}
+
+/* Returns the flag that says whether the first slot of a block predicts; NULL: there is none. */
+static const json_t *anchor_of(const json_t *config) {
+    const json_t *value = value_of(config, "sample_from_anchor");
+    return value ? value : value_of(config, "shift_label"); /* its name in some files of speculators */
+}
+
+bool import_lacks_anchor(const Published *from) {
+    json_t *config = published_read_config(from);
+    bool lacks = is_dspark(from, config) && !anchor_of(config);
+    json_decref(config);
+    return lacks;
 }
 
 /* Sets which slots of a block see each other. Where config.json does not say, slots of z-lab's and speculators' layers
@@ -90,7 +103,7 @@ static void set_causality(Import *x, const json_t *config, bool has_windows) {
     const json_t *all = json_object_get(config, "is_causal"),
                  *open = json_object_get(config, "sliding_window_non_causal");
     bool is_speculators = json_object_get(config, "transformer_layer_config") != NULL;
-    bool is_open = is_speculators ? value_of(config, DFLASH_KEY_CONV_TAPS) != NULL : is_dspark(x, config);
+    bool is_open = is_speculators ? value_of(config, DFLASH_KEY_CONV_TAPS) != NULL : is_dspark(x->from, config);
     if (!all) all = json_object_get(json_object_get(config, "dflash_config"), "causal");
     if (open) is_open = json_is_true(open);
     if (all) gguf_set_bool(x->w, DRAFTER_KEY(DFLASH DFLASH_KEY_CAUSAL), json_is_true(all));
@@ -154,10 +167,10 @@ static int set_block(Import *x, const json_t *config, fr_error *err) {
         return import_refuse_config(x, "mask_token_id", err);
     import_set_int(x, DFLASH DFLASH_KEY_BLOCK, (int64_t)n);
     import_set_int(x, DFLASH DFLASH_KEY_MASK, (int64_t)json_integer_value(mask));
-    const json_t *from_anchor = value_of(config, "sample_from_anchor");
-    if (!from_anchor) from_anchor = value_of(config, "shift_label"); /* its name in some files of speculators */
-    bool is_set = is_dspark(x, config) && !value_of(config, list_names[1]);
+    const json_t *from_anchor = anchor_of(config);
+    bool is_set = is_dspark(x->from, config) && value_of(config, list_names[1]) == NULL;
     if (from_anchor) is_set = json_is_true(from_anchor);
+    else if (x->reading.is_other_anchor) is_set = !is_set;
     gguf_set_bool(x->w, DRAFTER_KEY(DFLASH DFLASH_KEY_FROM_ANCHOR), is_set);
     return FR_OK;
 }
@@ -308,7 +321,8 @@ static int add_markov(Import *x, const json_t *config, const ImportShape *s, fr_
     const char *type = json_string_value(value_of(config, "markov_head_type"));
     const SafeTensor *before = published_find(x->from, MARKOV_BEFORE), *d2t = published_find(x->from, "d2t");
     int64_t n_vocab = x->target->hparams.n_vocab, rank = before && before->n_dims == 2 ? before->dims[1] : 0;
-    if (!before) return add_confidence(x, s->n_embd, 0, err);
+    bool has_rank = json_integer_value(value_of(config, "markov_rank")) > 0;
+    if (!before && !has_rank) return add_confidence(x, s->n_embd, 0, err);
     int status = import_add(x, DFLASH_MARKOV_BEFORE, MARKOV_BEFORE, rank, n_vocab, NULL, err);
     if (!status)
         status = import_add(x, DFLASH_MARKOV_OUTPUT, MARKOV_OUTPUT, rank, d2t ? d2t->dims[0] : n_vocab, NULL, err);

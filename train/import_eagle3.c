@@ -20,7 +20,7 @@
  * (speculators), and the list of layers, at its top or in eagle_config; DeepSpec's, target_layer_ids, names outputs. A
  * missing list means that the inputs of the layers 2, n / 2 and n - 3 of n are read. DeepSpec's drafters for Gemma 4
  * have a layer of that form, as in import_dflash.c. What a list counts, inputs or outputs, is not written anywhere
- * (ImportOptions.counts_outputs). For P-EAGLE it has the mask token as mask_token_id, pard_token or ptd_token_id; the
+ * (ImportReading.counts_outputs). For P-EAGLE it has the mask token as mask_token_id, pard_token or ptd_token_id; the
  * number of tokens that a forward predicts is num_depths, or else what the proposal method of speculators says. */
 #include "draft/learned/eagle_layer.h"
 #include "draft/learned/learned_files.h"
@@ -49,7 +49,8 @@ static int read_streams(const Import *x, Shape *s, fr_error *err) {
     const json_t *list = json_object_get(s->config, key);
     if (!json_is_array(list)) list = json_object_get(json_object_get(s->config, "eagle_config"), key);
     if (!json_is_array(list)) {
-        const int32_t shift = x->counts_outputs, usual[] = {2 + shift, n_layer / 2 + shift, n_layer - 3 + shift};
+        const int32_t shift = x->reading.counts_outputs,
+                      usual[] = {2 + shift, n_layer / 2 + shift, n_layer - 3 + shift};
         if (n_layer < 6)
             return error_set(err, FR_ERR_UNSUPPORTED,
                              "%s: its config.json has no %s, and the target has too few layers for the usual list",
@@ -63,7 +64,7 @@ static int read_streams(const Import *x, Shape *s, fr_error *err) {
     s->n_streams = (int32_t)n;
     for (size_t i = 0; i < n; i++) {
         const json_t *value = json_array_get(list, i);
-        int64_t after = json_is_integer(value) ? (int64_t)json_integer_value(value) + x->counts_outputs : -1;
+        int64_t after = json_is_integer(value) ? (int64_t)json_integer_value(value) + x->reading.counts_outputs : -1;
         if (after < 0 || after > n_layer)
             return error_set(err, FR_ERR_MISMATCH,
                              "%s: %s in its config.json names a layer that the target, with %d layers, does not have",
@@ -92,20 +93,32 @@ static int read_shape(Import *x, Shape *s, fr_error *err) {
     int status = import_read_shape(x, s->config, &s->of, err);
     if (status) return status;
     s->n_layer = count_layers(x);
+    /* Some files have the number of the target's layers here. */
+    int64_t named = json_integer_value(json_object_get(s->of.layer, "num_hidden_layers"));
+    if (named > s->n_layer && named <= EAGLE3_MAX_LAYERS)
+        return error_set(err, FR_ERR_FORMAT,
+                         "%s: has tensors of %d layers, and its config.json has %lld for num_hidden_layers",
+                         published_path(x->from), s->n_layer, (long long)named);
     status = read_streams(x, s, err);
     return status ? status : import_add_shape(x, EAGLE3, &s->of, s->n_layer, EAGLE3_ROPE_FACTORS, err);
 }
 
+/* Returns a flag of config.json or of its eagle_config; `otherwise` if neither has it. */
+static bool is_set(const Shape *s, const char *key, bool otherwise) {
+    const json_t *value = json_object_get(s->config, key);
+    if (!value) value = json_object_get(json_object_get(s->config, "eagle_config"), key);
+    return value ? json_is_true(value) : otherwise;
+}
+
+/* speculators' files whose config.json lacks norm_before_residual have it set, as vLLM reads them. */
 static void set_keys(Import *x, const Shape *s) {
     const struct {
         const char *key, *from;
-    } flags[] = {{KEY(EAGLE3_KEY_NORM_BEFORE_RESIDUAL), "norm_before_residual"},
-                 {KEY(EAGLE3_KEY_NORM_OUTPUT), "norm_output"}};
-    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
-        bool is_set = json_is_true(json_object_get(s->config, flags[i].from)) ||
-                      json_is_true(json_object_get(json_object_get(s->config, "eagle_config"), flags[i].from));
-        if (is_set) gguf_set_bool(x->w, flags[i].key, true);
-    }
+        bool otherwise;
+    } flags[] = {{KEY(EAGLE3_KEY_NORM_BEFORE_RESIDUAL), "norm_before_residual", s->of.layer != s->config},
+                 {KEY(EAGLE3_KEY_NORM_OUTPUT), "norm_output", false}};
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+        if (is_set(s, flags[i].from, flags[i].otherwise)) gguf_set_bool(x->w, flags[i].key, true);
     gguf_set_i32s(x->w, KEY(EAGLE3_KEY_LAYERS), s->streams, s->n_streams);
 }
 
@@ -132,6 +145,11 @@ static int add_block(Import *x, const Shape *s, fr_error *err) {
 
 /* ---- tensors ---------------------------------------------------------------------------------------------- */
 
+static int refuse_promise(const Import *x, const char *key, const char *tensor, fr_error *err) {
+    return error_set(err, FR_ERR_FORMAT, "%s: its config.json sets %s, but tensor %s is missing",
+                     published_path(x->from), key, tensor);
+}
+
 /* Adds the norms before fc: one of all streams, or one of each, which become one tensor. */
 static int add_stream_norms(Import *x, const Shape *s, fr_error *err) {
     int64_t n = x->target->hparams.n_embd;
@@ -140,7 +158,10 @@ static int add_stream_norms(Import *x, const Shape *s, fr_error *err) {
         return import_add(x, EAGLE3_STREAM_NORM, "input_norm.weight", s->n_streams * n, 0, NULL, err);
     }
     float *all;
-    if (!published_find(x->from, "fc_norm.0.weight")) return FR_OK;
+    if (!published_find(x->from, "fc_norm.0.weight")) {
+        if (is_set(s, "norm_before_fc", false)) return refuse_promise(x, "norm_before_fc", "input_norm.weight", err);
+        return is_set(s, "fc_norm", false) ? refuse_promise(x, "fc_norm", "fc_norm.0.weight", err) : FR_OK;
+    }
     gguf_set_bool(x->w, KEY(EAGLE3_KEY_NORM_EACH_STREAM), true);
     int status = import_add_floats(x, EAGLE3_STREAM_NORM, s->n_streams * n, &all, err);
     for (int32_t i = 0; i < s->n_streams && !status; i++) {

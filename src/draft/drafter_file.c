@@ -4,6 +4,8 @@
  * numbers and weights. */
 #include "draft/drafter_file.h"
 
+#include "base/mem.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -121,12 +123,20 @@ int drafter_file_refuse_as_target(const Gguf *g, fr_error *err) {
                      gguf_path(g), name, is, gguf_path(g));
 }
 
+static int open_file(DrafterFile *f, const char *path, fr_error *err) {
+    int status = gguf_open(&f->gguf, path, err);
+    if (status) return status;
+    size_t n = (size_t)gguf_n_tensors(f->gguf) + 1;
+    f->taken = mem_calloc(n, sizeof *f->taken);
+    return f->taken ? FR_OK : error_memory(err, path, n);
+}
+
 int drafter_file_open(DrafterFile *f, const char *path, const char *method, const Model *target, fr_error *err) {
     *f = (DrafterFile){0};
     if (!path[0])
         return error_set(err, FR_ERR_ARGUMENT, "%s: missing drafter file: write --draft %s:file=DRAFTER.gguf", method,
                          method);
-    int status = gguf_open(&f->gguf, path, err);
+    int status = open_file(f, path, err);
     if (!status) status = check_method(f->gguf, method, err);
     if (!status) status = gguf_check(target->gguf, err); /* the fingerprint reads the target's weights */
     if (!status) {
@@ -146,11 +156,12 @@ int drafter_file_check_companion(const Gguf *g, const Model *target, fr_error *e
 
 int drafter_file_open_companion(DrafterFile *f, const char *path, const Model *target, fr_error *err) {
     *f = (DrafterFile){0};
-    int status = gguf_open(&f->gguf, path, err);
+    int status = open_file(f, path, err);
     return status ? status : drafter_file_check_companion(f->gguf, target, err);
 }
 
 void drafter_file_close(DrafterFile *f) {
     gguf_close(f->gguf);
-    f->gguf = NULL;
+    mem_free(f->taken);
+    *f = (DrafterFile){0};
 }

@@ -43,7 +43,7 @@ const char *drafter_target_quantisation(const Model *target);
 
 typedef struct DrafterFile {
     Gguf *gguf;
-    int64_t n_taken;   /* tensors that the method has read */
+    bool *taken;       /* for each tensor of the file: the method has read it */
     bool is_published; /* in the form in which others publish such drafters */
     bool names_target; /* by its fingerprint, which a published file lacks */
 } DrafterFile;

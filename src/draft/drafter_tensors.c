@@ -67,6 +67,8 @@ int drafter_file_tokens(const DrafterFile *f, const char *name, int32_t n_vocab,
 
 /* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
+static void note_taken(const DrafterFile *f, const GgufTensor *t) { f->taken[t - gguf_tensor(f->gguf, 0)] = true; }
+
 /* Returns number i of a list; -1 if it is a float that is no token. */
 static int64_t item_of_list(const GgufTensor *list, int64_t i) {
     int32_t narrow;
@@ -98,7 +100,7 @@ static int read_list(DrafterFile *f, const GgufTensor *list, int64_t n, int32_t 
         mem_free(tokens);
         return status;
     }
-    f->n_taken++;
+    note_taken(f, list);
     *out = tokens;
     return FR_OK;
 }
@@ -139,7 +141,7 @@ static int take(DrafterFile *f, const char *name, int64_t n_in, int64_t n_out, c
         return error_set(err, FR_ERR_FORMAT, "%s: tensor %s has the wrong shape: %lld x %lld instead of %lld x %lld",
                          gguf_path(f->gguf), name, (long long)t->dims[0], (long long)t->dims[1], (long long)n_in,
                          (long long)(n_out ? n_out : 1));
-    f->n_taken++;
+    note_taken(f, t);
     return check_finite(f, t, err);
 }
 
@@ -167,7 +169,7 @@ int drafter_file_cube(DrafterFile *f, const char *name, const int64_t dims[3], f
                          "%s: tensor %s has the wrong shape: %lld x %lld x %lld instead of %lld x %lld x %lld",
                          gguf_path(f->gguf), name, (long long)t->dims[0], (long long)t->dims[1], (long long)t->dims[2],
                          (long long)dims[0], (long long)dims[1], (long long)dims[2]);
-    f->n_taken++;
+    note_taken(f, t);
     int status = check_finite(f, t, err);
     if (status) return status;
     *out = mem_calloc((size_t)n, sizeof **out);
@@ -199,9 +201,14 @@ int drafter_file_table(DrafterFile *f, const char *name, int64_t n_rows, int64_t
 }
 
 int drafter_file_finish(const DrafterFile *f, fr_error *err) {
-    int64_t n = gguf_n_tensors(f->gguf);
-    if (n == f->n_taken) return gguf_check(f->gguf, err);
-    return error_set(err, FR_ERR_UNSUPPORTED,
-                     "%s: holds %lld tensors but its method reads only %lld; another version of the method wrote it",
-                     gguf_path(f->gguf), (long long)n, (long long)f->n_taken);
+    Printable p;
+    for (int64_t i = 0; i < gguf_n_tensors(f->gguf); i++) {
+        const char *name = gguf_tensor(f->gguf, i)->name;
+        if (!f->taken[i])
+            return error_set(err, FR_ERR_UNSUPPORTED,
+                             "%s: holds the tensor %s, which its method does not read; another version of the method, "
+                             "or of the program, wrote it",
+                             gguf_path(f->gguf), printable(&p, name, strlen(name)));
+    }
+    return gguf_check(f->gguf, err);
 }

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum {
     H = 64,
@@ -69,6 +70,7 @@ typedef struct Layout {
     bool is_later;      /* z-lab's layout: names, biases, sinks and factors that later or rarer files have */
     bool rotates_pairs; /* z-lab's layout: neighbours rotate, and rows of q and k are as they need */
     bool is_bare;       /* z-lab's layout: DSpark without a Markov head */
+    bool is_partial;    /* z-lab's layout: half of a head rotates */
     bool is_gemma; /* DeepSpec's layout: DSpark with layers of Gemma 4's form, and the target's head and embedding */
     const char *gemma; /* its keys in config.json that describe these layers */
 } Layout;
@@ -199,6 +201,7 @@ static void set_keys(const Layout *l, GgufWriter *w) {
         gguf_set_u32(w, "dflash.selector_top_k", 7);
     }
     if (l->is_early) gguf_set_bool(w, "dflash.sample_from_anchor", false);
+    if (l->is_partial) gguf_set_u32(w, "dflash.rope.dimension_count", DIM / 2);
     if (l->is_bare) gguf_set_bool(w, "dflash.sample_from_anchor", true);
     if (l->is_gemma) {
         gguf_set_f32(w, "dflash.attention.scale", 1);
@@ -326,15 +329,19 @@ static void write_both(const Layout *l) {
     write_config(l);
 }
 
-static int try_import(bool counts_outputs, fr_error *err) {
+static int try_import_as(ImportReading reading, fr_error *err) {
     Published c;
     const char *path = FOLDER;
     int status = published_open(&c, &path, 1, err);
     if (!status)
         status = import_drafter(import_find("dflash"), target->model, &c,
-                                &(ImportOptions){.type = TYPE_F32, .counts_outputs = counts_outputs}, IMPORTED, err);
+                                &(ImportOptions){.type = TYPE_F32, .reading = reading}, IMPORTED, err);
     published_close(&c);
     return status;
+}
+
+static int try_import(bool counts_outputs, fr_error *err) {
+    return try_import_as((ImportReading){.counts_outputs = counts_outputs}, err);
 }
 
 static void propose(LearnedReader *reader, const char *spec, Tree *out) {
@@ -389,6 +396,12 @@ static const Layout of_zlab = {.list = "[0, 1]", .block = "5", .types = TYPES},
                             .types = TYPES,
                             .causal = "\"markov_rank\": 0, \"confidence_head_with_markov\": false",
                             .is_bare = true},
+                    partial = {.list = "[0, 1]",
+                               .block = "5",
+                               .types = TYPES,
+                               .causal = "\"partial_rotary_factor\": 0.5",
+                               .windows_are_causal = true,
+                               .is_partial = true},
                     gemma = {.list = "[0, 1]",
                              .block = "5",
                              .types = "[\"full_attention\", \"full_attention\"]",
@@ -398,13 +411,14 @@ static const Layout of_zlab = {.list = "[0, 1]", .block = "5", .types = TYPES},
 static void both_files_draft_the_same(void **state) {
     (void)state;
     static Tree trees[2];
-    static const Layout *const layouts[] = {&of_zlab, &second,         &later, &windows,   &paired, &bare,
+    static const Layout *const layouts[] = {&of_zlab, &second,         &later, &windows,   &paired, &bare,  &partial,
                                             &gemma,   &of_speculators, &gated, &recurrent, &early,  &narrow};
-    for (int i = 0; i < 12; i++) {
+    enum { N = sizeof layouts / sizeof *layouts, N_OF_OUTPUTS = 8 }; /* z-lab's and DeepSpec's lists name outputs */
+    for (int i = 0; i < N; i++) {
         fr_error err = {0};
         LearnedReader reader;
         write_both(layouts[i]);
-        if (try_import(i < 7, &err)) fail_msg("%s", err.message); /* z-lab's and DeepSpec's lists name outputs */
+        if (try_import(i < N_OF_OUTPUTS, &err)) fail_msg("%s", err.message);
         learned_rig_open_reader(&reader, target);
         propose(&reader, "dflash:file=" DIRECT, &trees[0]);
         propose(&reader, "dflash:file=" IMPORTED, &trees[1]);
@@ -412,7 +426,8 @@ static void both_files_draft_the_same(void **state) {
         rig_assert_same_tree(&trees[0], &trees[1], "dflash");
         Gguf *g = rig_gguf(IMPORTED);
         assert_null(gguf_find_tensor(g, "token_embd.weight"));
-        assert_true(!gguf_find_tensor(g, "output.weight") == (i < 7)); /* speculators' has a vocabulary of its own */
+        assert_true(!gguf_find_tensor(g, "output.weight") ==
+                    (i < N_OF_OUTPUTS)); /* speculators' has a vocabulary of its own */
         gguf_close(g);
         learned_rig_close_reader(&reader);
     }
@@ -453,6 +468,12 @@ static void checkpoints_that_do_not_fit_are_refused(void **state) {
         {{.is_speculators = true, .list = "[0, 1]", .block = "5", .head = "rnn"}, "joint_proj.weight"},
         {{.is_speculators = true, .list = "[0, 1]", .block = "5", .head = "gated"}, "gate_proj.weight"},
         {{.is_speculators = true, .list = "[0, 1]", .block = "5", .has_gate = true}, "gate_proj"},
+        {{.list = "[0, 1]", .block = "5", .types = TYPES, .causal = "\"markov_rank\": 8"},
+         "tensor markov_head.markov_w1.weight is missing"},
+        {{.list = "[0, 1]", .block = "5", .types = TYPES, .causal = "\"is_causal\": \"yes\""},
+         "the is_causal in its config.json must be true or false"},
+        {{.list = "[0, 1], \"output_multiplier\": -1", .block = "5", .types = TYPES},
+         "the output_multiplier in its config.json must be a number from 0"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         fr_error err = {0};
@@ -462,10 +483,38 @@ static void checkpoints_that_do_not_fit_are_refused(void **state) {
     }
 }
 
+/* Returns whether the first slot of a block predicts in the imported file. */
+static bool first_slot_predicts(const Layout *layout, bool is_other) {
+    fr_error err = {0};
+    bool predicts = false;
+    write_both(layout);
+    if (try_import_as((ImportReading){.is_other_anchor = is_other}, &err)) fail_msg("%s", err.message);
+    Gguf *g = rig_gguf(IMPORTED);
+    assert_true(gguf_get_bool(g, DRAFTER_KEY("dflash.sample_from_anchor"), &predicts));
+    gguf_close(g);
+    return predicts;
+}
+
+/* What config.json says holds, and the command tries what it does not say. */
+static void the_first_slot(void **state) {
+    (void)state;
+    assert_true(first_slot_predicts(&gemma, false));
+    assert_false(first_slot_predicts(&gemma, true));
+    assert_false(first_slot_predicts(&early, false));
+    assert_true(first_slot_predicts(&early, true));
+    assert_true(first_slot_predicts(&of_speculators, true));
+    write_both(&early);
+    cli_expect("import-drafter dflash -m " TARGET " " FOLDER " -o " IMPORTED, 0, "does not say whether the first slot");
+    assert_int_not_equal(access(IMPORTED ".trial", F_OK), 0);
+    cli_expect("inspect " IMPORTED, 0, "dflash: a few layers");
+}
+
 static void the_command_tries_both_readings(void **state) {
     (void)state;
     write_both(&of_zlab);
-    cli_expect("import-drafter dflash -m " TARGET " " FOLDER " -o " IMPORTED, 0, "layers as inputs: ");
+    /* Its lists name outputs as a rule, and drafters with random weights accept hardly anything in either reading. */
+    cli_expect("import-drafter dflash -m " TARGET " " FOLDER " -o " IMPORTED, 0, "the file has outputs");
+    assert_int_not_equal(access(IMPORTED ".trial", F_OK), 0);
     cli_expect("import-drafter dflash -m " TARGET " " FOLDER " -o " IMPORTED " --layers outputs", 0,
                "use it with --draft dflash:file=" IMPORTED);
     cli_expect("inspect " IMPORTED, 0, "dflash: a few layers");
@@ -482,6 +531,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(both_files_draft_the_same),
         cmocka_unit_test(checkpoints_that_do_not_fit_are_refused),
+        cmocka_unit_test(the_first_slot),
         cmocka_unit_test(the_command_tries_both_readings),
     };
     return cmocka_run_group_tests(tests, open_target, close_target);

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { H = 64, V = 300, N_HEAD = 4, N_KV = 2, DIM = 24, FF = 80, D = 100, S = 2 };
 
@@ -46,6 +47,8 @@ typedef struct Layout {
     const char *list; /* of the target's layers; NULL: there is none */
     int32_t streams[S];
     bool has_far_token;   /* an offset in d2t leads out of the vocabulary */
+    bool has_token_twice; /* two offsets in d2t lead to the same token */
+    bool lacks_flags;     /* speculators' layout without norm_before_residual, which is set then */
     const char *extra;    /* a tensor more; NULL: none */
     int32_t n_more;       /* layers after the first */
     int32_t block;        /* P-EAGLE; 0: none */
@@ -177,6 +180,7 @@ static void add_head(Pair *p) {
         t2d[p->tokens[i]] = 1;
     }
     if (p->layout->has_far_token) offsets[D - 1] = V;
+    if (p->layout->has_token_twice) offsets[D - 1] = offsets[D - 2] - 1;
     gguf_add_map(p->direct.w, p->tokens, D);
     safetensors_build_add_i64s(&p->published, "d2t", offsets, D);
     safetensors_build_add_bytes(&p->published, "t2d", t2d, (int64_t[]){V}, 1);
@@ -227,9 +231,9 @@ static void write_config(const Layout *l) {
     const char *shape = "\"hidden_size\": 64, \"intermediate_size\": 80, \"num_attention_heads\": 4, "
                         "\"num_key_value_heads\": 2, \"head_dim\": 24, \"rms_norm_eps\": 1e-5, \"rope_theta\": 20000.0";
     if (l->is_speculators)
-        fprintf(
-            f, "{\"transformer_layer_config\": {%s%s}, \"norm_before_residual\": true, \"norm_before_fc\": true, %s%s}",
-            shape, l->has_vectors ? ", \"rope_parameters\": {\"partial_rotary_factor\": 0.5}" : "", list, of_block);
+        fprintf(f, "{\"transformer_layer_config\": {%s%s}, %s\"norm_before_fc\": true, %s%s}", shape,
+                l->has_vectors ? ", \"rope_parameters\": {\"partial_rotary_factor\": 0.5}" : "",
+                l->lacks_flags ? "" : "\"norm_before_residual\": true, ", list, of_block);
     else
         fprintf(f, "{\"architectures\": [\"LlamaForCausalLMEagle3\"], %s, \"eagle_config\": {%s}%s}", shape, list,
                 of_block);
@@ -273,7 +277,8 @@ static int try_import(bool counts_outputs, fr_error *err) {
     int status = published_open(&c, &path, 1, err);
     if (!status)
         status = import_drafter(import_find("eagle3"), target->model, &c,
-                                &(ImportOptions){.type = TYPE_F32, .counts_outputs = counts_outputs}, IMPORTED, err);
+                                &(ImportOptions){.type = TYPE_F32, .reading.counts_outputs = counts_outputs}, IMPORTED,
+                                err);
     published_close(&c);
     return status;
 }
@@ -295,6 +300,7 @@ static void both_files_draft_the_same(void **state) {
     static const Layout layouts[] = {
         {.list = "[1, 2]", .streams = {1, 2}},
         {.is_speculators = true, .list = "[0, 1]", .streams = {0, 1}},
+        {.is_speculators = true, .list = "[0, 1]", .streams = {0, 1}, .lacks_flags = true},
         {.list = "[1, 2]", .streams = {1, 2}, .n_more = 2},
         {.is_speculators = true,
          .list = "[0, 1]",
@@ -351,6 +357,10 @@ static void a_list_of_outputs_is_shifted(void **state) {
     learned_rig_close_reader(&reader);
 }
 
+/* A checkpoint with another key in its config.json, and the error. */
+#define KEY(text, error) \
+    { {.list = "[1, 2]", .streams = {1, 2}, .of_block = ", " text}, error }
+
 static void checkpoints_that_do_not_fit_are_refused(void **state) {
     (void)state;
     static const struct {
@@ -362,6 +372,7 @@ static void checkpoints_that_do_not_fit_are_refused(void **state) {
          "partial_rotary_factor"},
         {{.list = "[1, 2]", .streams = {1, 2}, .extra = "midlayer.self_attn.k_norm.weight"}, "k_norm.weight is 64"},
         {{.list = "[1, 2]", .streams = {1, 2}, .has_far_token = true}, "item 99 of tensor d2t"},
+        {{.list = "[1, 2]", .streams = {1, 2}, .has_token_twice = true}, "item 99 of tensor d2t"},
         {{.list = "[1, 2]", .streams = {1, 2}, .extra = "midlayer.mlp.up_proj.bias"}, "up_proj.bias"},
         {{.list = "[1, 2, 2]", .streams = {1, 2}}, "tensor fc.weight is 64 x 128"},
         {{.list = "[]", .streams = {1, 2}}, "missing or out of range"},
@@ -372,6 +383,20 @@ static void checkpoints_that_do_not_fit_are_refused(void **state) {
         {{.list = "[1, 2]", .streams = {1, 2}, .block = 4, .of_block = ", \"pard_token\": 300"}, "out of range"},
         {{.list = "[1, 2]", .streams = {1, 2}, .block = 4, .of_block = ", \"pard_token\": 9, \"num_depths\": 17"},
          "num_depths in its config.json is missing or out of range"},
+        KEY("\"rope_theta\": \"500000\"", "the rope_theta in its config.json must be a number from 1 to 1e+12"),
+        KEY("\"rope_theta\": 0", "the rope_theta in its config.json must be a number"),
+        KEY("\"rms_norm_eps\": -1", "the rms_norm_eps in its config.json must be a number from 0 to 1"),
+        KEY("\"max_position_embeddings\": 1e30", "the max_position_embeddings in its config.json must be an integer"),
+        KEY("\"rope_scaling\": {\"rope_type\": 7}", "the rope_type in its config.json must be a text"),
+        KEY("\"rope_scaling\": {\"type\": \"linear\", \"factor\": 0}",
+            "the factor in its config.json must be a number"),
+        KEY("\"rope_parameters\": 4", "the rope_parameters in its config.json must be an object"),
+        KEY("\"hidden_act\": [\"silu\"]", "the hidden_act in its config.json must be a text"),
+        KEY("\"norm_before_residual\": 1", "the norm_before_residual in its config.json must be true or false"),
+        KEY("\"eagle_aux_hidden_state_layer_ids\": \"0,1\"", "_layer_ids in its config.json must be a list"),
+        KEY("\"num_hidden_layers\": 2", "has tensors of 1 layers, and its config.json has 2 for num_hidden_layers"),
+        KEY("\"fc_norm\": true", "its config.json sets fc_norm, but tensor fc_norm.0.weight is missing"),
+        KEY("\"norm_before_fc\": true", "its config.json sets norm_before_fc, but tensor input_norm.weight is missing"),
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         fr_error err = {0};
@@ -381,11 +406,40 @@ static void checkpoints_that_do_not_fit_are_refused(void **state) {
     }
 }
 
+/* A target's number of layers, which some files have, means nothing. */
+static void other_numbers_of_layers_are_ignored(void **state) {
+    (void)state;
+    static const Layout layout = {.list = "[1, 2]", .streams = {1, 2}, .of_block = ", \"num_hidden_layers\": 32"};
+    fr_error err = {0};
+    write_both(&layout);
+    if (try_import(false, &err)) fail_msg("%s", err.message);
+}
+
+static void a_missing_file_is_named(void **state) {
+    (void)state;
+    static const Layout layout = {.list = "[1, 2]", .streams = {1, 2}};
+    static const char index[] = FOLDER "/model.safetensors.index.json";
+    fr_error err = {0};
+    write_both(&layout);
+    for (int i = 1; i <= 2; i++) {
+        FILE *f = fopen(index, "w");
+        assert_non_null(f);
+        fprintf(f, "{\"weight_map\": {\"fc.weight\": \"model.safetensors\", \"norm.weight\": \"model%s.safetensors\"}}",
+                i == 1 ? "" : "-2");
+        assert_int_equal(fclose(f), 0);
+        assert_int_equal(try_import(false, &err), i == 1 ? FR_OK : FR_ERR_FORMAT);
+    }
+    assert_non_null(strstr(err.message, "names the file model-2.safetensors, which is not in the folder"));
+    unlink(index);
+}
+
 static void the_command_tries_both_readings(void **state) {
     (void)state;
     static const Layout layout = {.list = "[0, 1]", .streams = {0, 1}};
     write_both(&layout);
-    cli_expect("import-drafter eagle3 -m " TARGET " " FOLDER " -o " IMPORTED, 0, "layers as inputs: ");
+    /* Its lists name inputs as a rule, and drafters with random weights accept hardly anything in either reading. */
+    cli_expect("import-drafter eagle3 -m " TARGET " " FOLDER " -o " IMPORTED, 0, "the file has inputs");
+    assert_int_not_equal(access(IMPORTED ".trial", F_OK), 0);
     cli_expect("import-drafter eagle3 -m " TARGET " " FOLDER " -o " IMPORTED " --layers outputs", 0,
                "use it with --draft eagle3:file=" IMPORTED);
     cli_expect("inspect " IMPORTED, 0, "eagle3: one layer reads several layers");
@@ -405,6 +459,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(both_files_draft_the_same),
         cmocka_unit_test(a_list_of_outputs_is_shifted),
         cmocka_unit_test(checkpoints_that_do_not_fit_are_refused),
+        cmocka_unit_test(other_numbers_of_layers_are_ignored),
+        cmocka_unit_test(a_missing_file_is_named),
         cmocka_unit_test(the_command_tries_both_readings),
     };
     return cmocka_run_group_tests(tests, open_target, close_target);

@@ -51,7 +51,7 @@ static void read_gemma(KeyReader *r, const DflashKeys *k) {
     const Hparams *h = k->shape;
     int32_t head_dim = key_int(r, "attention.key_length_swa", h->head_dim, 1, 1 << 12),
             value_dim = key_int(r, "attention.value_length_swa", head_dim, 1, 1 << 12),
-            n_rot = key_int(r, "rope.dimension_count_swa", head_dim, 0, 1 << 12);
+            n_rot = key_int(r, "rope.dimension_count_swa", h->rope.n_rot, 0, 1 << 12);
     double base = key_float(r, "rope.freq_base_swa", h->rope.base, 1, 1e12);
     key_int(r, "attention.shared_kv_layers", 0, 0, 0);
     key_int(r, "embedding_length_per_layer_input", 0, 0, 0);
