@@ -136,7 +136,7 @@ static void files_that_do_not_fit_are_refused(void **state) {
     refuse(spoil_base, FR_ERR_FORMAT, "64 x 3 x 2 instead of 64 x 2 x 2");
     refuse(spoil_selector, FR_ERR_FORMAT,
            "only one of tensor selector_predecessor.weight and key dflash.selector_top_k");
-    refuse(spoil_tensor, FR_ERR_UNSUPPORTED, "another version");
+    refuse(spoil_tensor, FR_ERR_UNSUPPORTED, ", which its method does not read; another version");
     refuse(spoil_rank, FR_ERR_FORMAT, "tensor markov_w2.weight has the wrong shape: 4 x 300 instead of 8 x 300");
     refuse(spoil_markov, FR_ERR_FORMAT, "a Markov head is gated or recurrent");
     refuse(spoil_confidence, FR_ERR_FORMAT, "tensor conf_proj.weight reads 68 numbers instead of 72");

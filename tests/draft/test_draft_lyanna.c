@@ -382,7 +382,8 @@ static void invalid_files_and_options_are_refused(void **state) {
     refuse("lyanna:file=build/lyanna-bad-2.gguf", FR_ERR_FORMAT, "first_token is 'later'");
     refuse("lyanna:file=build/lyanna-bad-3.gguf", FR_ERR_FORMAT, "lyanna.chain is 'braided'");
     refuse("lyanna:file=build/lyanna-bad-4.gguf", FR_ERR_FORMAT, "lyanna.chain.n_inputs");
-    refuse("lyanna:file=build/lyanna-bad-5.gguf", FR_ERR_UNSUPPORTED, "its method reads only");
+    refuse("lyanna:file=build/lyanna-bad-5.gguf", FR_ERR_UNSUPPORTED,
+           "tensor lyanna.chain.inputs.weight, which its method does not read");
     refuse("lyanna:file=build/lyanna-bad-6.gguf", FR_ERR_FORMAT, "lyanna.gate.state.weight");
     refuse("lyanna:file=build/lyanna-bad-7.gguf", FR_ERR_FORMAT, "lyanna.gate.token.weight");
     refuse("lyanna:file=build/lyanna-bad-8.gguf", FR_ERR_FORMAT, "lyanna.gate.up.weight");

@@ -162,7 +162,7 @@ static void damaged_files_are_refused(void **state) {
         {A_VECTOR_WITH_ROWS, FR_ERR_FORMAT, "redrafter.u.bias has the wrong shape"},
         {NOT_A_NUMBER, FR_ERR_FORMAT, "redrafter.u.bias holds NaN"},
         {INFINITE, FR_ERR_FORMAT, "redrafter.block.0.weight holds NaN or infinity"},
-        {ONE_TENSOR_MORE, FR_ERR_UNSUPPORTED, "7 tensors but its method reads only 6"},
+        {ONE_TENSOR_MORE, FR_ERR_UNSUPPORTED, "tensor redrafter.block.1.bias, which its method does not read"},
         {MISSING_KEY, FR_ERR_FORMAT, "redrafter.block_count is missing"},
         {KEY_TOO_LARGE, FR_ERR_FORMAT, "4000000000 but must be from 0 to 16"},
         {KEY_IS_TEXT, FR_ERR_FORMAT, "not an integer"},

@@ -495,6 +495,27 @@ static bool first_slot_predicts(const Layout *layout, bool is_other) {
     return predicts;
 }
 
+/* The option `anchor` reads a file in the other way. */
+static void the_option_anchor(void **state) {
+    (void)state;
+    static const char *const other[] = {"dflash:file=" IMPORTED ",anchor=predicts",
+                                        "dflash:file=" IMPORTED ",anchor=silent"};
+    static Tree trees[4];
+    LearnedReader reader;
+    learned_rig_open_reader(&reader, target);
+    for (int i = 0; i < 2; i++) { /* a file whose first slot is silent, then one where it predicts */
+        assert_true(first_slot_predicts(&early, i) == i);
+        propose(&reader, "dflash:file=" IMPORTED, &trees[i]);
+        propose(&reader, other[i], &trees[3 - i]);
+    }
+    rig_assert_same_tree(&trees[0], &trees[2], "silent");
+    rig_assert_same_tree(&trees[1], &trees[3], "predicts");
+    bool differ = trees[0].n != trees[1].n;
+    for (int32_t i = 0; i < trees[0].n && !differ; i++) differ = trees[0].nodes[i].token != trees[1].nodes[i].token;
+    assert_true(differ);
+    learned_rig_close_reader(&reader);
+}
+
 /* What config.json says holds, and the command tries what it does not say. */
 static void the_first_slot(void **state) {
     (void)state;
@@ -532,6 +553,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(both_files_draft_the_same),
         cmocka_unit_test(checkpoints_that_do_not_fit_are_refused),
         cmocka_unit_test(the_first_slot),
+        cmocka_unit_test(the_option_anchor),
         cmocka_unit_test(the_command_tries_both_readings),
     };
     return cmocka_run_group_tests(tests, open_target, close_target);

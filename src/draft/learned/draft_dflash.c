@@ -47,10 +47,13 @@ enum {
     MIN_ROWS = 64,  /* of a piece of a prompt */
 };
 
+typedef enum Anchor { ANCHOR_OF_FILE, ANCHOR_PREDICTS, ANCHOR_IS_SILENT } Anchor;
+
 typedef struct DflashOptions {
     const char *file;
     bool coupled, draws, counts_outputs;
     int32_t depth, top;
+    Anchor anchor;
 } DflashOptions;
 
 static const Option option_table[] = {
@@ -64,6 +67,11 @@ static const Option option_table[] = {
      .default_value = "10",
      .help = "tokens of each position that are candidates for the tree"},
     STREAM_OPTION_LAYERS(DflashOptions),
+    {.key = "anchor",
+     OPT_CHOICE(DflashOptions, anchor, "file", "predicts", "silent"),
+     .default_value = "file",
+     .help = "whether the first slot of a block, that of the pending token, predicts a token: as the file says, which "
+             "some files do not; the wrong one lowers the acceptance to almost nothing"},
     LEARNED_OPTION_COUPLED(DflashOptions),
     {.key = "draw",
      OPT_FLAG(DflashOptions, draws),
@@ -119,6 +127,7 @@ static int open_dflash(Drafter **out, const void *options, const DrafterEnv *env
     d->learned.coupled = o->coupled;
     int status = learned_open(&d->learned, o->file, "dflash", env, err);
     if (!status) status = dflash_read_shape(d, err);
+    if (o->anchor != ANCHOR_OF_FILE) d->keys.from_anchor = o->anchor == ANCHOR_PREDICTS;
     if (!status) status = plan(d, o, err);
     if (!status) status = dflash_read_weights(d, err);
     if (!status) status = drafter_file_finish(&d->learned.file, err);
