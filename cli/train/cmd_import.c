@@ -74,8 +74,9 @@ static const Option option_table[] = {
     {.key = "layers",
      OPT_CHOICE(ImportArgs, layers, "auto", "inputs", "outputs"),
      .default_value = "auto",
-     .help = "eagle3 and dflash: whether the list of the target's layers in config.json names their inputs or their "
-             "outputs; auto: what drafts better for some prompts"},
+     .help =
+         "eagle3 and dflash: whether the list of the target's layers in config.json names their inputs or their "
+         "outputs; auto: both draft for some prompts, and the usual one is kept unless the other is clearly better"},
     {.key = NULL},
 };
 
@@ -302,9 +303,11 @@ const Command command_import = {
     .about = "Convert the published weights of a learned drafter into a drafter file.",
     .sets = (const OptionSet[]){{option_table, &args}, {NULL, NULL}},
     .list = list_methods,
-    .notes = "A pickle (*.bin, *.pt) is refused, because reading it would run a program; the error explains how to "
-             "convert it. The target must be the model that the drafter was trained for, quantised as it will be run. "
-             "Weights that are missing, unknown, of the wrong shape or for another target are refused.",
+    .notes =
+        "A pickle (*.bin, *.pt) is refused, because reading it would run a program; the error explains how to "
+        "convert it. The target must be the model that the drafter was trained for, quantised as it will be run. "
+        "Weights that are missing, unknown, of the wrong shape or for another target are refused, and so are known "
+        "keys of config.json with a value of another type.",
     .examples =
         "  forerun import-drafter eagle -m vicuna-7b.gguf EAGLE-Vicuna-7B-v1.3/ -o eagle.gguf\n"
         "  forerun run -m vicuna-7b.gguf -p \"Once\" --draft eagle:file=eagle.gguf\n"
