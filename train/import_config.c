@@ -37,11 +37,28 @@ static bool is_text(const json_t *value, const char *text) {
     return json_is_string(value) && strcmp(json_string_value(value), text) == 0;
 }
 
-/* Returns the type of the rope: default, linear, llama3, yarn or proportional. */
+/* Returns the type of the rope: default, linear, llama3, yarn or proportional. Qwen's mrope has a position for each of
+ * three dimensions of an image, which are the same in text. */
 static const char *type_of_rope(const json_t *rope) {
     const json_t *type = json_object_get(rope, "rope_type");
     if (!type) type = json_object_get(rope, "type");
-    return json_is_string(type) ? json_string_value(type) : "default";
+    return !json_is_string(type) || is_text(type, "mrope") ? "default" : json_string_value(type);
+}
+
+/* If rope_parameters has a rope for each kind of layer, s->rope becomes that of the drafter's layers. */
+static int choose_rope(const Import *x, ImportShape *s, const json_t *config, fr_error *err) {
+    const json_t *types = json_object_get(s->layer, "layer_types"), *full = json_object_get(s->rope, "full_attention"),
+                 *sliding = json_object_get(s->rope, "sliding_attention");
+    if (!full && !sliding) return FR_OK;
+    if (!types) types = json_object_get(config, "layer_types");
+    size_t n = json_array_size(types), n_sliding = 0;
+    for (size_t i = 0; i < n; i++) n_sliding += is_text(json_array_get(types, i), "sliding_attention");
+    s->rope = n_sliding == 0 || (n_sliding < n && json_equal(full, sliding)) ? full : sliding;
+    if (s->rope && (n_sliding == 0 || n_sliding == n || json_equal(full, sliding))) return FR_OK;
+    return error_set(err, FR_ERR_UNSUPPORTED,
+                     "%s: the rope_parameters in its config.json give its layers different ropes, which is not "
+                     "supported",
+                     published_path(x->from));
 }
 
 /* Refuses another activation of the feed-forward part than that of the layers' form. Sets how many components of a head
@@ -100,7 +117,7 @@ int import_read_shape(const Import *x, const json_t *config, ImportShape *s, fr_
     if (!status) status = import_config_int(x, s->layer, "num_attention_heads", 0, &s->n_head, err);
     if (!status) status = import_config_int(x, s->layer, "num_key_value_heads", s->n_head, &s->n_head_kv, err);
     if (!status) status = import_config_int(x, s->layer, "head_dim", s->n_embd / s->n_head, &s->head_dim, err);
-    if (!status && s->is_gemma) status = read_gemma(x, s, err);
+    if (!status) status = s->is_gemma ? read_gemma(x, s, err) : choose_rope(x, s, config, err);
     if (!status) status = import_config_int(x, config, "target_hidden_size", x->target->hparams.n_embd, &width, err);
     if (!status && width != x->target->hparams.n_embd)
         status = error_set(err, FR_ERR_MISMATCH,
@@ -149,18 +166,52 @@ static int add_proportional_factors(Import *x, const json_t *scaling, int64_t n_
     return status;
 }
 
-/* Sets the numbers of YaRN that config.json names. mscale and mscale_all_dim are DeepSeek's names for a factor. */
-static void set_yarn(Import *x, const char *method, const json_t *scaling) {
-    char key[96];
+/* Returns what YaRN multiplies cos and sin by, if config.json names it; 0: it does not. mscale and mscale_all_dim are
+ * DeepSeek's names for it. */
+static double yarn_magnitude(const json_t *scaling) {
     double growth = 0.1 * math_log(fmax(1, real_of(scaling, "factor", 1))), of_scores = real_of(scaling, "mscale", 0),
            of_all = real_of(scaling, "mscale_all_dim", 0);
     double factor = of_scores > 0 && of_all > 0 ? (growth * of_scores + 1) / (growth * of_all + 1) : 0;
+    return real_of(scaling, "attention_factor", factor);
+}
+
+/* Returns the pair of a head, counted from 0 as a real number, that turns so many times over the original context. */
+static double pair_of_turns(double turns, double n_ctx, double base, int64_t n_rot) {
+    return (double)n_rot * math_log(n_ctx / (turns * 2 * M_PI)) / (2 * math_log(base));
+}
+
+/* YaRN with "truncate": false, as gpt-oss has it, does not round the pairs between which frequencies are blended. A
+ * file cannot say this (src/model/rope.c rounds them, as llama.cpp does), but its factors can: they are the divisors of
+ * the frequencies. */
+static int add_unrounded_yarn(Import *x, const char *method, const ImportShape *s, const json_t *scaling, double base,
+                              const char *name, fr_error *err) {
+    char key[96];
+    float *factors;
+    double factor = real_of(scaling, "factor", 1), magnitude = yarn_magnitude(scaling);
+    double n_ctx = real_of(scaling, "original_max_position_embeddings",
+                           real_of(s->layer, "max_position_embeddings", 2048));
+    double low = fmax(0, pair_of_turns(real_of(scaling, "beta_fast", 32), n_ctx, base, s->n_rot)),
+           high = fmin((double)(s->n_rot - 1), pair_of_turns(real_of(scaling, "beta_slow", 1), n_ctx, base, s->n_rot));
+    if (high == low) high += 0.001;
+    int status = import_add_floats(x, name, s->n_rot / 2, &factors, err);
+    for (int64_t i = 0; i < s->n_rot / 2 && !status; i++) {
+        double slow = fmin(1, fmax(0, ((double)i - low) / (high - low)));
+        factors[i] = (float)(1 / (slow / factor + 1 - slow));
+    }
+    if (magnitude <= 0) magnitude = 1 + 0.1 * math_log(fmax(1, factor));
+    import_set_float(x, name_of(key, method, "rope.scaling.attn_factor"), magnitude);
+    return status;
+}
+
+/* Sets the numbers of YaRN that config.json names. */
+static void set_yarn(Import *x, const char *method, const json_t *scaling) {
+    char key[96];
     const struct {
         const char *what;
         double value;
     } numbers[] = {{"yarn_beta_fast", real_of(scaling, "beta_fast", 0)},
                    {"yarn_beta_slow", real_of(scaling, "beta_slow", 0)},
-                   {"yarn_attn_factor", real_of(scaling, "attention_factor", factor)}};
+                   {"yarn_attn_factor", yarn_magnitude(scaling)}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         char what[64];
         snprintf(what, sizeof what, "rope.scaling.%s", numbers[i].what);
@@ -170,13 +221,16 @@ static void set_yarn(Import *x, const char *method, const json_t *scaling) {
 
 static int set_rope(Import *x, const char *method, const ImportShape *s, const char *factors, fr_error *err) {
     char key[96];
-    const json_t *scaling = json_is_object(s->rope) ? s->rope : json_object_get(s->layer, "rope_scaling");
+    const json_t *scaling = json_object_get(s->layer, "rope_scaling");
+    if (!scaling || strcmp(type_of_rope(s->rope), "default") != 0) scaling = s->rope;
     double base = real_of(s->layer, "rope_theta", real_of(s->rope, "rope_theta", 10000));
     const char *name = type_of_rope(scaling);
     import_set_float(x, name_of(key, method, "rope.freq_base"), base);
     if (strcmp(name, "default") == 0) return FR_OK;
     if (strcmp(name, "proportional") == 0) return add_proportional_factors(x, scaling, s->n_rot, factors, err);
     if (strcmp(name, "llama3") == 0) return add_llama3_factors(x, scaling, base, s->n_rot, factors, err);
+    if (strcmp(name, "yarn") == 0 && json_is_false(json_object_get(scaling, "truncate")))
+        return add_unrounded_yarn(x, method, s, scaling, base, factors, err);
     if (strcmp(name, "linear") != 0 && strcmp(name, "yarn") != 0)
         return error_set(err, FR_ERR_UNSUPPORTED,
                          "%s: the rope scaling in its config.json is not supported; default, linear, llama3, "

@@ -110,9 +110,16 @@ static void set_causality(Import *x, const json_t *config, bool has_windows) {
     else if (has_windows) gguf_set_bool(x->w, DRAFTER_KEY(DFLASH DFLASH_KEY_CAUSAL_WINDOW), !is_open);
 }
 
+/* Returns a value of the part of config.json that describes the layers or, if that lacks it, of its top. */
+static const json_t *of_layers(const json_t *config, const ImportShape *s, const char *key) {
+    const json_t *value = json_object_get(s->layer, key);
+    return value ? value : json_object_get(config, key);
+}
+
 /* Sets which layers have a window: those that layer_types names or, with use_swa, all if it names none. */
 static int set_windows(Import *x, const json_t *config, const ImportShape *s, int64_t n_layer, fr_error *err) {
-    const json_t *types = json_object_get(s->layer, "layer_types"), *inner = json_object_get(config, "dflash_config");
+    const json_t *types = of_layers(config, s, "layer_types"), *sliding = of_layers(config, s, "sliding_window"),
+                 *inner = json_object_get(config, "dflash_config");
     int32_t has_window[MOST_LAYERS] = {0}, n_windows = 0;
     int64_t window, outer = 0;
     if (types && json_array_size(types) != (size_t)n_layer) return import_refuse_config(x, "layer_types", err);
@@ -127,8 +134,7 @@ static int set_windows(Import *x, const json_t *config, const ImportShape *s, in
         for (; n_windows < n_layer; n_windows++) has_window[n_windows] = 1;
     set_causality(x, config, n_windows > 0);
     if (n_windows == 0) return FR_OK;
-    if (json_is_integer(json_object_get(s->layer, "sliding_window")))
-        outer = (int64_t)json_integer_value(json_object_get(s->layer, "sliding_window"));
+    if (json_is_integer(sliding)) outer = (int64_t)json_integer_value(sliding);
     int status = import_config_int(x, inner, "swa_window_size", outer, &window, err);
     if (status) return import_refuse_config(x, "sliding_window", err);
     import_set_int(x, DFLASH DFLASH_KEY_WINDOW, window);

@@ -50,6 +50,7 @@ static const Key keys[] = {
     {"attention_k_eq_v", FLAG, 0, 0},
     {"rope_is_neox_style", FLAG, 0, 0},
     {"is_neox_style", FLAG, 0, 0},
+    {"truncate", FLAG, 0, 0}, /* of YaRN */
     {"max_position_embeddings", INTEGER, 1, 1 << 28},
     {"num_hidden_layers", INTEGER, 1, 1 << 16},
     {"markov_rank", INTEGER, 0, 1 << 16},

@@ -263,10 +263,10 @@ static void warn_of_quantisation(const ImportArgs *a, const Model *target) {
 /* Imports a drafter whose list of layers can be read in two ways. */
 static int import_with_layers(const ImportArgs *a, const Model *target, Published *from, fr_error *err) {
     ImportReading reading = {.counts_outputs = a->layers == READ_OUTPUTS};
-    char path[4096 + 8]; /* of what is tried, so that OUTPUT is replaced only by a drafter that runs */
+    char path[4096 + 32]; /* of what is tried, so that OUTPUT is replaced only by a drafter that runs */
     warn_of_quantisation(a, target);
     if (a->layers != READ_BOTH) return import(a, a->output, reading, target, from, err);
-    snprintf(path, sizeof path, "%.4095s.trial", a->output);
+    snprintf(path, sizeof path, "%.4000s.trial-%ld", a->output, (long)getpid());
     int status = choose_reading(a, path, target, from, &reading, err);
     bool is_at_path = !reading.counts_outputs && !reading.is_other_anchor; /* it was tried last */
     if (!status && is_at_path && rename(path, a->output) != 0)
