@@ -133,7 +133,7 @@ static int import(const ImportArgs *a, const char *output, ImportReading reading
 /* ---- how a checkpoint is read ------------------------------------------------------------------------------ */
 
 enum { TRIAL_TOKENS = 64 };
-/* In tokens per step; on the prompts below the standard deviation of the ratio is about 0.06 where few are accepted. */
+/* The ratio of tokens per step. Where few tokens are accepted, chance moves it by some hundredths on so few prompts. */
 #define CLEARLY_BETTER 1.15
 
 static const char *const trial_prompts[] = {
