@@ -1,9 +1,9 @@
 /* import_keys.c - what values the keys of a published config.json may have (import.h).
  *
  * A program that ignores a value it does not understand computes with another one: "rope_theta": "500000" would become
- * 10000, and the drafter would draft badly without a word. So the keys with a default have a row here, with the ranges of
- * drafter files (src/model/hparams.c); widths, counts and tokens are checked where they are read. A key without a value
- * (null) is a missing key. */
+ * 10000, and the drafter would draft badly without a word. So the keys with a default have a row here, with the ranges
+ * of drafter files (src/model/hparams.c); widths, counts and tokens are checked where they are read. A key without a
+ * value (null) is a missing key. */
 #include "train/import.h"
 
 #include <jansson.h>
